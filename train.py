@@ -44,6 +44,7 @@ from roleagent.config.effects import without_effect
 from roleagent.learners.agent_r import iterate as revision
 from roleagent.learners.agent_r.learning import learn_examples
 from roleagent.learners.genenv import play_probe, update_simulator
+from roleagent.learners.method import Iteration
 from roleagent.learners.rl import (
     Episodes,
     dynamic_sampling,
@@ -166,6 +167,9 @@ def train_rl(run: Run, split: EnvSplit, held_out: EnvSplit, policy: HFPolicy, ac
         # Analyze the failures: they choose the next tasks.
         scored = gather(run, rollout, groups, advantages, batch, replaced)
         analysis = sampler.observe(scored)
+
+        # Whatever else the method trains.
+        metrics |= run.method.after(Iteration(run, learner, actor, rollout, sampler, scored))
 
         # A simulator that is a model learns to write tasks of the right difficulty.
         metrics |= update_simulator(run, simulator, learner, actor)

@@ -13,6 +13,7 @@ from numpy.random import Generator
 from roleagent.agents.analysts.models import EndpointAnalyst, ModelAnalyst
 from roleagent.agents.chat.types import EndpointError
 from roleagent.agents.policies.protocol import Policy
+from roleagent.agents.prompt_templates import read_templates
 from roleagent.agents.rollout import Rollout
 from roleagent.agents.task_simulator import EndpointSimulator
 from roleagent.config import Config, ConfigError
@@ -77,6 +78,7 @@ def model_analyst(config: Config, policy: Policy, batch: int = 64) -> ModelAnaly
         options.selection_tokens,
         options.candidate_tokens,
         batch,
+        templates=read_templates(config.prompt.templates),
     )
 
 
@@ -157,6 +159,7 @@ def endpoint_analyst(config: Config) -> EndpointAnalyst:
             reflection_tokens=server.answer_tokens,
             selection_tokens=server.answer_tokens,
             prices=_prices(server),
+            templates=read_templates(config.prompt.templates),
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error

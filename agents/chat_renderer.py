@@ -8,6 +8,7 @@ from typing import Any
 from roleagent.agents.analysts.prompts import PromptKind
 from roleagent.agents.chat_template import ChatTemplate, Message, tools_in_words
 from roleagent.agents.policies.protocol import INSIDE, Policy
+from roleagent.agents.prompt_templates import NO_TEMPLATES
 from roleagent.envs.wrappers.tags import COMMAND_FORM, THOUGHTS, prediction_forms
 from roleagent.markers import map_texts
 
@@ -24,6 +25,7 @@ class ChatRenderer:
     """
 
     explains = True
+    templates = NO_TEMPLATES
 
     # Upper and lower case: a template that changes either is found out.
     _FIRST = "\u241fFirst\u241f"
@@ -93,9 +95,14 @@ class ChatRenderer:
 
     def instructions(self, horizon: int, think: str, rules: str, form: str) -> str:
         alone = "Do not think aloud." if form else "Reply with nothing but the command."
-        return f"{rules}\n\n{form or COMMAND_FORM} {THOUGHTS.get(think, alone)}"
+        form, thoughts = form or COMMAND_FORM, THOUGHTS.get(think, alone)
+        own = self.templates.fill("instructions", rules=rules, form=form, thoughts=thoughts)
+        return f"{rules}\n\n{form} {thoughts}" if own is None else own
 
     def prediction_request(self, horizon: int) -> str:
+        own = self.templates.fill("prediction", form=prediction_forms(horizon), horizon=horizon)
+        if own is not None:
+            return own
         steps = "observation" if horizon == 1 else f"{horizon} observations"
         return (
             f"You have not seen yet what your command does. Write down the next {steps} exactly as you expect the "

@@ -1,6 +1,6 @@
 """Rendering: an episode as prompts in tokens, per turn.
 
-A :class:`Conversation` is one episode as the model reads it. Two styles:
+A :class:`Conversation` is one episode as the model reads it. Two styles, and a user's own (:func:`style_of`):
 
 * ``transcript`` only grows: observation, reply, prediction, observation, … Its turns merge into one training segment
   and each turn costs only its new tokens. The default for small local policies.
@@ -22,13 +22,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from roleagent.agents.analysts.prompts import PromptKind
 from roleagent.agents.chat_renderer import ChatRenderer
 from roleagent.agents.policies.protocol import INSIDE, Policy
 from roleagent.agents.policies.scratch_model import ANSWER_TOKENS, PREDICT, SIMULATE
+from roleagent.agents.prompt_templates import NO_TEMPLATES, PromptTemplates
 from roleagent.env_card import UNKNOWN, Instructions
+from roleagent.imports import load_object
+from roleagent.options import ConfigError
 from roleagent.types import Completion
 
 ToolSchema = Mapping[str, Any]
@@ -41,9 +44,11 @@ class Renderer(Protocol):
     Attributes:
         explains: whether prompts contain instructions.
         opening: the tag that prompts leave open, such as ``<think>``; ``""`` where there is none.
+        templates: a user's texts.
     """
 
     explains: bool
+    templates: PromptTemplates
 
     @property
     def opening(self) -> str: ...
@@ -96,6 +101,7 @@ class _Unexplained:
 
     explains = False
     opening = ""
+    templates = NO_TEMPLATES
 
     def instructions(self, horizon: int, think: str, rules: str, form: str) -> str:
         return ""
@@ -156,15 +162,18 @@ class TextRecorder(_Unexplained):
         return self.first_message(text)
 
 
-def renderer_of(policy: Policy, thinks: bool = True) -> Renderer:
+def renderer_of(policy: Policy, thinks: bool = True, templates: PromptTemplates = NO_TEMPLATES) -> Renderer:
     """The renderer of a policy: its chat template if it has one, else plain lines.
 
     Args:
         policy: reads and writes tokens.
         thinks: whether replies may contain thoughts.
+        templates: a user's texts.
     """
     has_template = getattr(policy.tokenizer, "chat_template", None)
-    return ChatRenderer(policy, thinks) if has_template else PlainRenderer(policy)
+    renderer: Renderer = ChatRenderer(policy, thinks) if has_template else PlainRenderer(policy)
+    renderer.templates = templates
+    return renderer
 
 
 def prediction_prompt(renderer: Renderer, horizon: int, prompt: tuple[int, ...], action: Completion) -> tuple[int, ...]:
@@ -174,7 +183,10 @@ def prediction_prompt(renderer: Renderer, horizon: int, prompt: tuple[int, ...],
 
 
 class Conversation(ABC):
-    """One episode in tokens; the base of both styles. A shallow copy goes its own way.
+    """One episode in tokens; the base of all styles. A shallow copy goes its own way.
+
+    Attributes:
+        grows: whether each prompt begins with the last one and its reply.
 
     Args:
         renderer: turns messages into tokens.
@@ -185,6 +197,7 @@ class Conversation(ABC):
         guide: the environment's instructions, if the renderer explains.
     """
 
+    grows: ClassVar[bool] = False
     _ids: tuple[int, ...]
 
     def __init__(
@@ -199,7 +212,7 @@ class Conversation(ABC):
     ):
         self.renderer, self.horizon, self.think, self.guide = renderer, horizon, think, guide
         self.tools: Sequence[ToolSchema] = info.get("tools", ())
-        self.history = history
+        self.history, self._goal = history, info.get("goal", "")
         self._open(observation, info)
 
     @abstractmethod
@@ -211,6 +224,11 @@ class Conversation(ABC):
         head = self.renderer.instructions(self.horizon, self.think, self.guide.rules, self.guide.form)
         text = "\n\n".join(part for part in (head, self.renderer.literal(text)) if part)
         return tuple(self.renderer.first_message(text, self.tools))
+
+    def _text(self, name: str, observation: str, info: Mapping[str, Any], **more: str) -> str | None:
+        """A turn by the user's template of that name; None without one."""
+        commands = "\n".join(commands_of(info)[1:])
+        return self.renderer.templates.fill(name, task=self._goal, observation=observation, commands=commands, **more)
 
     def action_prompt(self) -> tuple[int, ...]:
         """The whole prompt of the next action."""
@@ -248,12 +266,13 @@ def commands_of(info: Mapping[str, Any]) -> list[str]:
 class Transcript(Conversation):
     """The prompt that only grows. The possible commands are listed only where the instructions do not name them."""
 
+    grows = True
+
     def _open(self, observation: str, info: Mapping[str, Any]) -> None:
-        goal = info.get("goal", "")
         # Most environments name the task in their first observation.
-        task = "" if goal in observation else f"Your task is to: {goal}"
+        task = "" if self._goal in observation else f"Your task is to: {self._goal}"
         seen = "\n\n".join(part for part in (self._with_commands(observation, info), task) if part)
-        self._ids = self._first_message(seen)
+        self._ids = self._first_message(self._text("first_turn", observation, info) or seen)
 
     def _with_commands(self, observation: str, info: Mapping[str, Any]) -> str:
         listed = commands_of(info) if self.guide.listed and self.renderer.explains else []
@@ -265,7 +284,8 @@ class Transcript(Conversation):
         if results:
             self._ids = (*stream, *self.renderer.tool_results(results, last_reply))
         else:
-            seen = literal(self._with_commands(observation, info))
+            text = self._text("later_turn", observation, info, history="", steps="")
+            seen = literal(text or self._with_commands(observation, info))
             self._ids = (*stream, *self.renderer.next_message(seen, last_reply))
 
 
@@ -273,7 +293,6 @@ class Window(Conversation):
     """A fresh prompt per step: the task, the last ``history`` steps, the observation, the admissible commands."""
 
     def _open(self, observation: str, info: Mapping[str, Any]) -> None:
-        self._goal = info.get("goal", "")
         self._steps: tuple[tuple[str, str], ...] = ()  # observation, and the command given on it
         self._write(observation, info)
 
@@ -284,11 +303,30 @@ class Window(Conversation):
             lines += [before, f"> {command}"]
         lines += [observation, *commands_of(info)]
         self._observation = observation
-        self._ids = self._first_message("\n".join(lines))
+        past = "\n".join(line for before, command in shown for line in (before, f"> {command}"))
+        name = "later_turn" if self._steps else "first_turn"
+        text = self._text(name, observation, info, history=past, steps=str(len(self._steps)))
+        self._ids = self._first_message(text or "\n".join(lines))
 
     def advance(self, stream, last_reply, action, observation, info) -> None:
         self._steps = (*self._steps, (self._observation, action))
         self._write(observation, info)
 
 
-STYLES: dict[str, type[Transcript] | type[Window]] = {"transcript": Transcript, "window": Window}
+STYLES: dict[str, type[Conversation]] = {"transcript": Transcript, "window": Window}
+
+
+def style_of(name: str) -> type[Conversation]:
+    """The style ``prompt.style``: one of :data:`STYLES`, or a user's ``module:Class``.
+
+    Raises:
+        ConfigError: there is no such class, or it is no style.
+    """
+    if name in STYLES:
+        return STYLES[name]
+    found = load_object(name)
+    if not (isinstance(found, type) and issubclass(found, Conversation)):
+        raise ConfigError(f"prompt.style={name} is no class derived from roleagent.agents.rendering.Conversation")
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        raise ConfigError(f"prompt.style={name} has no {missing[0]} (docs/write_a_method.md)")
+    return found

@@ -16,7 +16,8 @@ from typing import Any
 
 from roleagent.agents.episode import Action, EnvError, Episode, play_episode
 from roleagent.agents.policies.protocol import HasBackend, Policy
-from roleagent.agents.rendering import STYLES, Conversation, prediction_prompt, renderer_of
+from roleagent.agents.prompt_templates import read_templates
+from roleagent.agents.rendering import Conversation, prediction_prompt, renderer_of, style_of
 from roleagent.agents.scheduler import Ask, Backend, Batch, Scheduler
 from roleagent.config.settings import PromptConfig, RolloutConfig
 from roleagent.env_card import Instructions, instructions_of
@@ -94,7 +95,8 @@ class Rollout:
     ):
         self.policy, self.pool, self.env_id = policy, pool, env_id
         self.prompt, self.config, self.horizon = prompt, config, horizon
-        self.renderer = renderer_of(policy, prompt.think != "none")
+        self.renderer = renderer_of(policy, prompt.think != "none", read_templates(prompt.templates))
+        self.style = style_of(prompt.style)
         self.guide = guide or instructions_of(env_id)
         self.stats, self.watch = RolloutStats(), Timer()
         self.reader: ReplyReader = reader or TagReader(prompt.think, horizon=horizon)
@@ -102,7 +104,7 @@ class Rollout:
         inline = horizon and prompt.predictions == "inline"
         self.action_limit = config.action_tokens + (config.prediction_tokens if inline else 0)
         # Prompts that only grow are the beginnings of one text, so their questions can be asked together, afterwards.
-        self.predicts_later = bool(horizon) and (prompt.style, prompt.predictions) == ("transcript", "detached")
+        self.predicts_later = bool(horizon) and self.style.grows and prompt.predictions == "detached"
         self.predicts = bool(horizon) and not plain  # while it plays, or right behind
         # With one horizon its closing tag ends the reply; with several the model itself ends the reply.
         self.prediction_stops = self._stops("</prediction>") if horizon == 1 else policy.end_ids
@@ -122,9 +124,8 @@ class Rollout:
 
     def open(self, observation: str, info: Mapping[str, Any]) -> Conversation:
         """A conversation in the configured style, after ``reset``."""
-        style = STYLES[self.prompt.style]
         think, history = self.prompt.think, self.prompt.history
-        return style(self.renderer, self.horizon, think, observation, info, history, self.guide)
+        return self.style(self.renderer, self.horizon, think, observation, info, history, self.guide)
 
     def play(
         self,

@@ -44,12 +44,13 @@ from roleagent.env_card import make_expert
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers import PredictedState, Tags
 from roleagent.learners.engine.engine import Learner
-from roleagent.learners.rl import estimate_advantages, make_batch, open_reference, update
+from roleagent.learners.rl import estimate_advantages, make_batch, open_reference
 from roleagent.learners.run.display import Display
 from roleagent.learners.run.ranks import Ranks
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.data import SFTData
 from roleagent.learners.sft.demonstrations import collect_demonstrations
+from roleagent.learners.update import update
 from roleagent.timer import PARTS, Timer
 from roleagent.types import Completion, Request
 

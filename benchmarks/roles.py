@@ -48,10 +48,10 @@ from rich.console import Console
 from rich.table import Table
 
 from roleagent.config import ConfigError, load
+from roleagent.config.settings import EstimatorOptions
 from roleagent.experiments.runs import Run
 from roleagent.files import read_json_lines
-from roleagent.learners.advantages import estimator_config
-from roleagent.learners.returns import EstimatorConfig, standardize
+from roleagent.learners.advantages import standardize
 from roleagent.options import user_path
 
 SHORT = (
@@ -142,9 +142,8 @@ def failure_recall_before(rows: Rows, folder: Path) -> float | None:
 
 def advantage_agreement(rows: Rows, folder: Path) -> float | None:
     """Correlation of the logged advantages with GiGPO's on the same groups; None without variance."""
-    if not (folder / "config.yaml").exists() or (run := load(folder / "config.yaml")).estimator.kind != "role_agent":
+    if not (folder / "config.yaml").exists() or (run := load(folder / "config.yaml")).method != "role_agent":
         return None
-    config = estimator_config(run)
     logged, without = [], []
     for file in sorted((folder / "trajectories").glob("iteration-*.jsonl.gz")):
         groups: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
@@ -152,24 +151,24 @@ def advantage_agreement(rows: Rows, folder: Path) -> float | None:
             groups[episode["group"]].append(episode)
         for episodes in groups.values():
             ours = [turn["advantage"] for episode in episodes for turn in episode["turns"]]
-            theirs = _gigpo(episodes, config)
+            theirs = _gigpo(episodes, run.estimator)
             if np.ptp(ours) > 1e-9 or np.ptp(theirs) > 1e-9:
                 logged += ours
                 without += theirs
     return float(np.corrcoef(logged, without)[0, 1]) if np.ptp(logged or [0.0]) and np.ptp(without) else None
 
 
-def _gigpo(episodes: Sequence[Mapping[str, Any]], config: EstimatorConfig) -> list[float]:
+def _gigpo(episodes: Sequence[Mapping[str, Any]], options: EstimatorOptions) -> list[float]:
     """GiGPO's advantages of a logged group: Role-Agent's (Eq. 8) with unmodulated returns."""
     turns = [turn for episode in episodes for turn in episode["turns"]]
-    values = [config.alpha * turn["advantage_outcome"] for turn in turns]
+    values = [options.alpha * turn["advantage_outcome"] for turn in turns]
     returns = [turn["return_modulated"] - turn["return_task"] * (turn["return_predictive"] or 0.0) for turn in turns]
     members: defaultdict[int, list[int]] = defaultdict(list)
     for number, turn in enumerate(turns):
         if turn["state_group"] is not None:
             members[turn["state_group"]].append(number)
     for numbers in members.values():
-        peers = standardize([returns[number] for number in numbers], config.norm)
+        peers = standardize([returns[number] for number in numbers], options.norm)
         for number, value in zip(numbers, peers, strict=True):
             values[number] += value
     return values

@@ -34,7 +34,7 @@ from parts.forced_replies import GROUP, Generate, Ours, play, replies_of, script
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.policies.scratch_model import build_policy, train_tokenizer
-from roleagent.agents.rendering import STYLES
+from roleagent.agents.rendering import style_of
 from roleagent.config import load
 from roleagent.learners.sft.demonstrations import texts_of
 
@@ -62,7 +62,7 @@ def main() -> None:
     task_ids = [str(task) for task in rng.choice(list(world.task_split.task_ids), max(options.episodes) // GROUP)]
     shown = [scripted_episode(world, task, rng) for task in task_ids for _ in range(GROUP)]
     tags = ("<action>", "</action>", "</prediction>", '<prediction h="1">')
-    words = train_tokenizer(texts_of(shown, STYLES[config.prompt.style], 0), config.policy.vocabulary, tags)
+    words = train_tokenizer(texts_of(shown, style_of(config.prompt.style), 0), config.policy.vocabulary, tags)
     built = build_policy(config.policy, words, torch.Generator().manual_seed(options.seed))
     rollout = world.rollout(built)
     replies = {slot: replies_of(rollout, one) for slot, one in enumerate(shown)}

@@ -36,7 +36,7 @@ class Multiply:
 
     name = "multiply"
     description = "Multiplies two numbers."
-    parameters = {  # noqa: RUF012
+    parameters = {
         "type": "object",
         "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
         "required": ["a", "b"],

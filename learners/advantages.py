@@ -1,154 +1,232 @@
-"""Advantage estimators: how much better each turn was than its peers.
+"""Advantages: how much better each turn was than its peers (Eq. 5-8).
 
-An estimator is a function from one :class:`~roleagent.types.Group` to one list per trajectory with one value per turn,
-and one record in :data:`ESTIMATORS`. They differ only in the returns that they compare:
-
-=============  ====================================  ===========================================
-estimator      compared across the G rollouts        compared inside groups of the same state
-=============  ====================================  ===========================================
-``grpo``       outcome R^E(τ)                        nothing
-``rloo``       outcome, with the mean of the others  nothing
-``gigpo``      outcome R^E(τ)                        discounted return
-``role_agent`` outcome R^E(τ)                        modulated return R_task(a_t)·(1 + R_pre(a_t))
-``reinforce``  nothing: the discounted return, which ``estimator.whiten`` compares over the batch
-``gae``        nothing: the turn's reward, which :mod:`roleagent.learners.critic` turns into advantages
-=============  ==================================================================================
-
-Each group is estimated alone, so statistics never leak between tasks. :mod:`roleagent.learners.returns` defines rewards
-and returns. :class:`Advantages` has those of a group and their terms; :func:`summary` counts what had an effect.
+A group's episodes are compared in two ways: their outcomes across the group (A^E), and the returns of turns that were
+taken in the same state (A^S). :mod:`roleagent.learners.methods` says which method compares what. Each group is
+estimated alone, so statistics never leak between tasks.
 """
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
 
-import numpy as np
-
-from roleagent.agents.evaluation.records import failure_predicted
 from roleagent.config import Config
-from roleagent.imports import load_object
-from roleagent.learners.returns import (
-    EstimatorConfig,
-    ReturnTerms,
+from roleagent.config.settings import EstimatorOptions
+from roleagent.learners.rewards import (
+    EPSILON,
     Rewards,
-    States,
     Values,
-    by_state,
-    discounted_returns,
     has_zero_variance,
     is_flat,
-    modulated_returns,
-    prediction_mean,
     process_rewards,
-    return_terms,
-    standardize,
-    states_of,
+    returns,
 )
-from roleagent.options import ConfigError
-from roleagent.types import Group, Trajectory
+from roleagent.similarity import group_states
+from roleagent.types import Group, Trajectory, Turn
+
+States = list[list[int]]
+"""One list per trajectory, per turn the number of its state within the group: 0, 1, …; -1: unknown."""
 
 
-def grpo(group: Group, config: EstimatorConfig) -> Values:
-    """Every turn gets its trajectory's advantage A^E(τ) (Eq. 1)."""
-    return [
-        [value] * len(t.turns) for value, t in zip(outcome_advantages(group, config), group.trajectories, strict=True)
-    ]
-
-
-def rloo(group: Group, config: EstimatorConfig) -> Values:
-    """Every turn gets its trajectory's outcome minus the mean of the other rollouts' outcomes (leave one out)."""
-    outcomes = [config.rewards.outcome(trajectory) for trajectory in group.trajectories]
-    if len(outcomes) < 2 or is_flat(outcomes):
-        return [[0.0] * len(trajectory.turns) for trajectory in group.trajectories]
-    total, others = math.fsum(outcomes), len(outcomes) - 1
-    values = [outcome - (total - outcome) / others for outcome in outcomes]
-    return [[value] * len(t.turns) for value, t in zip(values, group.trajectories, strict=True)]
-
-
-def reinforce(group: Group, config: EstimatorConfig) -> Values:
-    """Every turn gets its discounted return (REINFORCE++ whitens it over the batch)."""
-    return discounted_returns(group, config)
-
-
-def gae(group: Group, config: EstimatorConfig) -> Values:
-    """Every turn gets its own reward; the critic turns rewards into advantages, token by token (PPO)."""
-    return [[config.rewards.of(turn) for turn in trajectory.turns] for trajectory in group.trajectories]
-
-
-def gigpo(group: Group, config: EstimatorConfig) -> Values:
-    """State advantage over discounted returns, plus α times the trajectory advantage."""
-    return _joint(group, discounted_returns, config)
-
-
-def role_agent(group: Group, config: EstimatorConfig) -> Values:
-    """State advantage over returns modulated by each turn's own prediction, plus α·A^E (Eq. 5-8)."""
-    return _joint(group, modulated_returns, config)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Estimator:
-    """An advantage estimator, and the properties that other parts of the trainer need to know.
+    """What a method's advantages are computed with.
 
     Attributes:
-        fn: from a group to one advantage per trajectory and turn.
-        compares_outcomes: whether it compares the outcomes of a group's trajectories (A^E).
-        step_returns: the return of each turn that it compares with those of other turns in the same state (A^S); its
-            values are then A^S + α·A^E. None if it does not compare states.
-        modulates: whether predictions modulate its returns (Eq. 6).
-        needs_critic: whether a critic turns its values into advantages.
+        options: section ``estimator`` of the configuration.
+        reply_limit: most tokens of a reply, for the reward ``overlong``; 0 for none.
     """
 
-    fn: Callable[[Group, EstimatorConfig], Values]
-    compares_outcomes: bool = False
-    step_returns: Callable[[Group, EstimatorConfig], Values] | None = None
-    modulates: bool = False
-    needs_critic: bool = False
+    options: EstimatorOptions = field(default_factory=EstimatorOptions)
+    reply_limit: int = 0
+
+    @classmethod
+    def of(cls, config: Config) -> Estimator:
+        """That of a run."""
+        inline = config.wia and config.prompt.predictions == "inline"
+        limit = config.rollout.action_tokens + (config.rollout.prediction_tokens if inline else 0)
+        return cls(config.estimator, limit)
+
+    @cached_property
+    def rewards(self) -> Rewards:
+        """The weighted rewards of turns and episodes."""
+        return Rewards(self.options.rewards, self.reply_limit, self.options.overlong_buffer)
 
 
-ESTIMATORS: dict[str, Estimator] = {
-    "grpo": Estimator(grpo, compares_outcomes=True),
-    "rloo": Estimator(rloo, compares_outcomes=True),
-    "gigpo": Estimator(gigpo, compares_outcomes=True, step_returns=discounted_returns),
-    "role_agent": Estimator(role_agent, compares_outcomes=True, step_returns=modulated_returns, modulates=True),
-    "reinforce": Estimator(reinforce),
-    "gae": Estimator(gae, needs_critic=True),
-}
+def standardize(values: Sequence[float], norm: str = "std") -> list[float]:
+    """Distance from the mean, in population standard deviations (``norm="std"``) or absolute (``norm="mean"``).
 
+    Fewer than two values, or values without spread, carry no comparison and give 0.
 
-def estimator_of(kind: str) -> Estimator:
-    """The estimator that ``estimator.kind`` names.
-
-    Args:
-        kind: a name of :data:`ESTIMATORS`, or ``module:NAME`` of an :class:`Estimator`, or of a function such as
-            :func:`grpo`, which is taken to compare the outcomes of a group.
-
-    Raises:
-        ConfigError: there is no such estimator.
+    >>> [round(value, 3) for value in standardize([1.0, 0.0, 0.0, 1.0])]
+    [1.0, -1.0, -1.0, 1.0]
+    >>> standardize([3.0, 1.0], norm="mean"), standardize([7.0])
+    ([1.0, -1.0], [0.0])
     """
-    if kind in ESTIMATORS:
-        return ESTIMATORS[kind]
-    if ":" not in kind:
-        near = difflib.get_close_matches(kind, ESTIMATORS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(
-            f"estimator.kind must be one of {', '.join(ESTIMATORS)} or module:function, not {kind!r}{hint}"
-        )
-    found = load_object(kind)
-    if not isinstance(found, Estimator) and (isinstance(found, type) or not callable(found)):
-        raise ConfigError(f"estimator.kind={kind} is neither a function of (group, config) nor an Estimator")
-    return found if isinstance(found, Estimator) else Estimator(found, compares_outcomes=True)
+    if len(values) < 2 or is_flat(values):
+        return [0.0] * len(values)
+    mean = math.fsum(values) / len(values)  # fsum: the same result in whatever order the rollouts arrive
+    centered = [value - mean for value in values]
+    if norm == "mean":
+        return centered
+    deviation = math.sqrt(math.fsum(value * value for value in centered) / len(values))
+    return [value / (deviation + EPSILON) for value in centered]
 
 
-def outcome_advantages(group: Group, config: EstimatorConfig) -> list[float]:
+def discounted_returns(group: Group, estimator: Estimator) -> Values:
+    """The discounted return of every turn, over all reward terms."""
+    rewards, gamma = estimator.rewards, estimator.options.gamma
+    return [returns([rewards.of(turn) for turn in trajectory.turns], gamma) for trajectory in group.trajectories]
+
+
+def task_returns(trajectory: Trajectory, gamma: float, rewards: Rewards | None = None) -> list[float]:
+    """R_task(a_t) of every turn (Eq. 5, left)."""
+    return returns([(rewards or Rewards()).task(turn) for turn in trajectory.turns], gamma)
+
+
+def predictive_return(turn: Turn, gamma: float) -> float:
+    """R_pre(a_t) = Σ_h γ^{h-1} r̃_{t,h} over the scored horizons (Eq. 5, right, as published)."""
+    if turn.prediction is None:
+        return 0.0
+    return math.fsum(gamma ** (score.horizon - 1) * score.score for score in turn.prediction.scores)
+
+
+def predictive_returns(group: Group, estimator: Estimator) -> Values:
+    """R_pre(a_t) of every turn (Eq. 5, right), in [0, Σ_{h=1..H} γ^{h-1}].
+
+    A horizon has no score if the episode ends before it or its state is None. Eq. 5 counts 0 there
+    (``unscored="zero"``), so a winning last step is worth less than the same win later. With ``"neutral"`` (an addition
+    to the paper) R_pre is the mean score, weighted by γ^{h-1}, over the scored horizons, times Σ_{h=1..H} γ^{h-1}. This
+    is Eq. 5 if all horizons are scored. A turn without scores takes the mean R_pre of its trajectory's scored turns,
+    else the mean of the group's, else 0. An absent prediction is scored 0; a turn that was not asked for predictions
+    has R_pre = 0.
+    """
+    if estimator.options.unscored == "zero":
+        return [[predictive_return(turn, estimator.options.gamma) for turn in t.turns] for t in group.trajectories]
+    # The last H steps of an episode have fewer horizons to score. Counting 0 there (Eq. 5) makes R_pre fall towards the
+    # end whatever was predicted, and a short win worth less than a long one; so a missing horizon is taken as average.
+    rows = [[_mean_return(turn, estimator.options.gamma) for turn in t.turns] for t in group.trajectories]
+    scored = [[value for value in row if value is not None] for row in rows]
+    typical = _mean([value for values in scored for value in values])
+    filled: Values = []
+    for row, values, trajectory in zip(rows, scored, group.trajectories, strict=True):
+        usual = _mean(values) if values else typical
+        silent = (0.0 if turn.prediction is None else usual for turn in trajectory.turns)
+        filled.append([other if value is None else value for value, other in zip(row, silent, strict=True)])
+    return filled
+
+
+def _mean_return(turn: Turn, gamma: float) -> float | None:
+    """The weighted mean of a turn's scores times Σ_{h=1..H} γ^{h-1}; None without scores."""
+    mean = prediction_mean(turn, gamma)
+    return None if mean is None else mean * _most(turn, gamma)
+
+
+class ReturnTerms(NamedTuple):
+    """The terms of every turn's return, R_task·(1 + R_pre) + R_others.
+
+    Attributes:
+        task: R_task(a_t), the discounted return of the ``task`` term (Eq. 5, left).
+        predictive: the R_pre(a_t) that modulates it (Eq. 5, right); 0 where R_task is below 0.
+        others: the discounted return of all other terms: penalties and process rewards.
+    """
+
+    task: Values
+    predictive: Values
+    others: Values
+
+
+def return_terms(group: Group, estimator: Estimator) -> ReturnTerms:
+    """The terms of every turn's return; :func:`modulated_returns` is their sum."""
+    rewards = estimator.rewards
+    tasks = [task_returns(trajectory, estimator.options.gamma, rewards) for trajectory in group.trajectories]
+    rows = zip(tasks, predictive_returns(group, estimator), strict=True)
+    return ReturnTerms(
+        tasks,
+        [[0.0 if task < 0 else pre for task, pre in zip(*row, strict=True)] for row in rows],
+        [returns([rewards.others(turn) for turn in t.turns], estimator.options.gamma) for t in group.trajectories],
+    )
+
+
+def modulated_returns(group: Group, estimator: Estimator) -> Values:
+    """R_t = R_task(a_t)·(1 + R_pre(a_t)) of every turn (Eq. 6), plus the unmodulated return of all other terms.
+
+    The factor multiplies the return of *each* step, not the last reward: otherwise only the last prediction would
+    count. A failed trajectory stays at 0. Penalties, and returns below 0, are not multiplied: that would punish good
+    predictions.
+    """
+    rows = zip(*return_terms(group, estimator), strict=True)
+    return [[task * (1.0 + pre) + other for task, pre, other in zip(*row, strict=True)] for row in rows]
+
+
+def _most(turn: Turn, gamma: float) -> float:
+    """The largest R_pre of a turn, Σ_{h=1..H} γ^{h-1}; 0 if it was not asked for predictions."""
+    return math.fsum(gamma**ahead for ahead in range(len(turn.prediction.texts))) if turn.prediction else 0.0
+
+
+def prediction_mean(turn: Turn, gamma: float) -> float | None:
+    """The mean score of a turn's prediction, weighted by γ^{h-1}, in [0, 1]; None without scores."""
+    scores = turn.prediction.scores if turn.prediction is not None else ()
+    weight = math.fsum(gamma ** (score.horizon - 1) for score in scores)
+    return predictive_return(turn, gamma) / weight if weight else None
+
+
+def compared_turns(group: Group, estimator: Estimator) -> list[list[int]]:
+    """Of each trajectory the turns whose predictions change an advantage of :func:`modulated_returns`.
+
+    A prediction multiplies the task's return of its turn (Eq. 6), which A^S compares with those of other turns of the
+    same state (Eq. 7). So its score has no effect where that return is not positive, or where no other turn shares the
+    state. In a group whose episodes all have the same outcome it would be the only difference, and teach to prefer
+    what is easy to predict: there no turn is compared.
+    """
+    chosen: list[list[int]] = [[] for _ in group.trajectories]
+    if has_zero_variance(group):
+        return chosen
+    tasks = [task_returns(trajectory, estimator.options.gamma, estimator.rewards) for trajectory in group.trajectories]
+    for positions in by_state(states_of(group, estimator)):
+        for i, t in positions if len(positions) > 1 else ():
+            if tasks[i][t] > 0:
+                chosen[i].append(t)
+    return [sorted(turns) for turns in chosen]
+
+
+def states_of(group: Group, estimator: Estimator) -> States:
+    """The state of every turn, numbered over all rollouts of the task (Eq. 7)."""
+    states = tuple(state_of(turn, estimator) for trajectory in group.trajectories for turn in trajectory.turns)
+    labels = iter(group_states(states, estimator.options.similarity_threshold or None))
+    return [[next(labels) for _ in trajectory.turns] for trajectory in group.trajectories]
+
+
+def state_of(turn: Turn, estimator: Estimator) -> str | None:
+    """The state that a turn is compared by (``estimator.state_of_failure``); None if it is unknown."""
+    return turn.grouping_state if estimator.options.state_of_failure == "previous" else turn.state
+
+
+def by_state(states: States) -> list[list[tuple[int, int]]]:
+    """Positions (trajectory, turn) by state, without turns of unknown state."""
+    members: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for i, row in enumerate(states):
+        for t, label in enumerate(row):
+            if label >= 0:
+                members[label].append((i, t))
+    return list(members.values())
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else 0.0
+
+
+def outcome_advantages(group: Group, estimator: Estimator) -> list[float]:
     """A^E(τ): one value per *trajectory* enters the statistics, so long ones do not count more."""
-    return standardize([config.rewards.outcome(trajectory) for trajectory in group.trajectories], config.norm)
+    outcomes = [estimator.rewards.outcome(trajectory) for trajectory in group.trajectories]
+    return standardize(outcomes, estimator.options.norm)
 
 
-def prediction_advantages(group: Group, states: States, config: EstimatorConfig) -> Values:
+def prediction_advantages(group: Group, states: States, estimator: Estimator) -> Values:
     """The advantage of each turn's prediction over the others of the same state; an addition to the paper.
 
     A turn's score is :func:`prediction_mean`. A turn without one, or alone in its state, has the advantage 0.
@@ -156,19 +234,20 @@ def prediction_advantages(group: Group, states: States, config: EstimatorConfig)
     Args:
         group: rollouts of a task.
         states: which turns were taken in the same state (:func:`states_of`).
-        config: γ and the norm.
+        estimator: γ and the norm.
     """
     values = [[0.0] * len(trajectory.turns) for trajectory in group.trajectories]
-    scores = [[prediction_mean(turn, config.gamma) for turn in trajectory.turns] for trajectory in group.trajectories]
+    gamma = estimator.options.gamma
+    scores = [[prediction_mean(turn, gamma) for turn in trajectory.turns] for trajectory in group.trajectories]
     for positions in by_state(states):
         scored = [(i, t, score) for i, t in positions if (score := scores[i][t]) is not None]
-        peers = standardize([score for _, _, score in scored], config.norm)
+        peers = standardize([score for _, _, score in scored], estimator.options.norm)
         for (i, t, _), value in zip(scored, peers, strict=True):
             values[i][t] = value
     return values
 
 
-def state_advantages(step_returns: Values, states: States, config: EstimatorConfig) -> Values:
+def state_advantages(step_returns: Values, states: States, estimator: Estimator) -> Values:
     """A^S of every turn (Eq. 7): its return, compared with the returns of all turns that were taken in the same state.
 
     The comparison crosses rollouts: a state that three of eight episodes passed is a group of three turns or more. A
@@ -176,37 +255,19 @@ def state_advantages(step_returns: Values, states: States, config: EstimatorConf
     """
     values = [[0.0] * len(row) for row in step_returns]
     for positions in by_state(states):
-        peers = standardize([step_returns[i][t] for i, t in positions], config.norm)
+        peers = standardize([step_returns[i][t] for i, t in positions], estimator.options.norm)
         for (i, t), value in zip(positions, peers, strict=True):
             values[i][t] = value
     return values
 
 
-def _sum(outcomes: Sequence[float], of_states: Values, config: EstimatorConfig) -> Values:
-    """A(a_t) = A^S(a_t) + α·A^E(τ) (Eq. 8)."""
-    return [[config.alpha * outcome + value for value in row] for outcome, row in zip(outcomes, of_states, strict=True)]
+def joint_advantages(outcomes: Sequence[float], of_states: Values, alpha: float) -> Values:
+    """A(a_t) = A^S(a_t) + α·A^E(τ) (Eq. 8).
 
-
-def _joint(group: Group, step_returns: Callable[[Group, EstimatorConfig], Values], config: EstimatorConfig) -> Values:
-    of_states = state_advantages(step_returns(group, config), states_of(group, config), config)
-    return _sum(outcome_advantages(group, config), of_states, config)
-
-
-def estimator_config(config: Config) -> EstimatorConfig:
-    """The estimator's part of a run's configuration."""
-    options = config.estimator
-    inline = config.wia and config.prompt.predictions == "inline"
-    limit = config.rollout.action_tokens + (config.rollout.prediction_tokens if inline else 0)
-    rewards = Rewards(options.rewards, limit, options.overlong_buffer)
-    return EstimatorConfig(
-        options.gamma,
-        options.alpha,
-        options.norm,
-        options.similarity_threshold or None,
-        rewards,
-        options.unscored,
-        options.state_of_failure,
-    )
+    >>> joint_advantages([1.0, -1.0], [[0.5, 0.0], [-0.5]], alpha=2.0)
+    [[2.5, 2.0], [-2.5]]
+    """
+    return [[alpha * outcome + value for value in row] for outcome, row in zip(outcomes, of_states, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,16 +277,16 @@ class Advantages:
     Attributes:
         values: the advantage of each turn.
         states: the state of each turn, numbered within the group.
-        state: A^S of each turn (Eq. 7); None if the estimator does not compare states.
+        state: A^S of each turn (Eq. 7); None if the method does not compare states.
         outcome: A^E of each trajectory (Eq. 1), without α; None if it does not compare outcomes.
-        prediction: the advantage of each turn's own prediction, whatever the estimator.
+        prediction: the advantage of each turn's own prediction, whatever the method.
         process: the process reward of each turn, normalized and weighted; None if no process term weighs.
         rewards: the weighted terms of each turn's reward by name, process terms normalized.
         returns: the terms of each turn's return.
     """
 
     values: Values
-    states: States
+    states: States | None = None
     state: Values | None = None
     outcome: list[float] | None = None
     prediction: Values | None = None
@@ -234,157 +295,28 @@ class Advantages:
     returns: ReturnTerms = field(default_factory=lambda: ReturnTerms([], [], []))
 
     @classmethod
-    def of(cls, group: Group, kind: str, config: EstimatorConfig) -> Advantages:
-        """The advantages of a group with normalized process terms, by the estimator of that name."""
-        estimator = estimator_of(kind)
-        states = states_of(group, config)
-        of_states = outcomes = None
-        if estimator.step_returns is not None:
-            outcomes = outcome_advantages(group, config)
-            of_states = state_advantages(estimator.step_returns(group, config), states, config)
-            values = _sum(outcomes, of_states, config)
-        else:
-            values = estimator.fn(group, config)
-            _check_values(values, group, kind)
-            if estimator.compares_outcomes:
-                outcomes = [row[0] if row else 0.0 for row in values]
-        predicted = prediction_advantages(group, states, config)
-        process = process_rewards(group, config.rewards.weights)
-        return cls(values, states, of_states, outcomes, predicted, process, *_terms(group, config))
-
-    @classmethod
-    def zero(cls, group: Group, config: EstimatorConfig) -> Advantages:
+    def zero(cls, group: Group, estimator: Estimator) -> Advantages:
         """Zero advantages, for a group that is not trained on."""
         values = [[0.0] * len(trajectory.turns) for trajectory in group.trajectories]
-        rewards, terms = _terms(group, config)
-        return cls(values, states_of(group, config), rewards=rewards, returns=terms)
+        rewards, terms = _terms(group, estimator)
+        return cls(values, states_of(group, estimator), rewards=rewards, returns=terms)
 
 
-def _check_values(values: Any, group: Group, kind: str) -> None:
-    """Refuses what is no number per turn."""
-    try:
-        fits = [len(row) for row in values] == [len(trajectory.turns) for trajectory in group.trajectories]
-        fits = fits and all(math.isfinite(value) for row in values for value in row)
-    except TypeError:
-        fits = False
-    if not fits:
-        raise ValueError(f"the estimator {kind} must return one list per trajectory, with one finite number per turn")
+def with_terms(found: Advantages, group: Group, estimator: Estimator) -> Advantages:
+    """The advantages with all terms that do not depend on the method."""
+    states = states_of(group, estimator) if found.states is None else found.states
+    rewards, terms = _terms(group, estimator)
+    return replace(
+        found,
+        states=states,
+        prediction=prediction_advantages(group, states, estimator),
+        process=process_rewards(group, estimator.rewards.weights),
+        rewards=rewards,
+        returns=terms,
+    )
 
 
-def _terms(group: Group, config: EstimatorConfig) -> tuple[list[list[dict[str, float]]], ReturnTerms]:
+def _terms(group: Group, estimator: Estimator) -> tuple[list[list[dict[str, float]]], ReturnTerms]:
     """The weighted terms of each turn's reward, and those of its return."""
-    rewards = [[config.rewards.weighted(turn) for turn in trajectory.turns] for trajectory in group.trajectories]
-    return rewards, return_terms(group, config)
-
-
-def summary(
-    groups: Sequence[Group], config: EstimatorConfig | None = None, states: Sequence[States] | None = None
-) -> dict[str, float]:
-    """Counters that show whether the mechanisms had an effect in this batch.
-
-    Args:
-        groups: the episodes.
-        config: the estimator's configuration.
-        states: of each group, if :func:`states_of` was computed already.
-
-    Returns:
-        ``zero_variance_groups``; ``returns_modulated`` (turns whose return their own prediction changed);
-        ``state_group_size`` (mean number of turns per distinct state); ``state_group_share`` (turns that share their
-        state with another turn, in [0, 1]); ``predictions_scored`` and ``predictions_absent`` (asked for and given,
-        asked for and not given); ``prediction_score`` (mean over both, in [0, 1]: an absent prediction scores 0); and
-        the counters of :func:`prediction_counters`.
-    """
-    config = config or EstimatorConfig()
-    turns = modulated = comparable = 0
-    sizes: list[int] = []
-    for number, group in enumerate(groups):
-        turns += sum(len(trajectory.turns) for trajectory in group.trajectories)
-        terms = return_terms(group, config)
-        for tasks, factors in zip(terms.task, terms.predictive, strict=True):
-            modulated += sum(bool(task and factor) for task, factor in zip(tasks, factors, strict=True))
-        shared = [*map(len, by_state(states[number] if states else states_of(group, config)))]
-        sizes += shared
-        comparable += sum(size for size in shared if size > 1)
-    scores = [
-        score
-        for group in groups
-        for trajectory in group.trajectories
-        for turn in trajectory.turns
-        if turn.prediction is not None
-        for score in turn.prediction.scores
-    ]
-    absent = sum(score.absent for score in scores)
-    return {
-        "zero_variance_groups": float(sum(map(has_zero_variance, groups))),
-        "returns_modulated": float(modulated),
-        "state_group_size": sum(sizes) / len(sizes) if sizes else 0.0,
-        "state_group_share": comparable / turns if turns else 0.0,
-        "predictions_scored": float(len(scores) - absent),
-        "predictions_absent": float(absent),
-        "prediction_score": math.fsum(score.score for score in scores) / len(scores) if scores else 0.0,
-        **prediction_counters([trajectory for group in groups for trajectory in group.trajectories]),
-    }
-
-
-def prediction_counters(episodes: Sequence[Trajectory]) -> dict[str, float]:
-    """How predictions correlate with success, and how well they predict failed commands.
-
-    A turn's score is the mean over its scored horizons.
-
-    Returns:
-        ``prediction_correlation``: of the score and the episode's success over all scored turns, in [-1, 1].
-        ``prediction_information``: their correlation within each task and state, where A^S compares, in [-1, 1].
-        ``prediction_information_action``: the same within each task, state and action: what is left is the sampling of
-        the prediction. All three are 0 if they are undefined: no spread in the scores or in success.
-        ``failure_recall``: of the turns with a prediction whose command failed (invalid, with a known state), the
-        share whose prediction for the next state is exactly that state, in [0, 1]; 0 if no command failed.
-    """
-    rows, recalled = [], []
-    states: dict[tuple[str, ...], int] = {}
-    actions: dict[tuple[str, ...], int] = {}
-    for trajectory in episodes:
-        for turn in trajectory.turns:
-            if turn.prediction is None:
-                continue
-            if scores := turn.prediction.scores:
-                at = (trajectory.task.task_id, turn.grouping_state or "")
-                classes = states.setdefault(at, len(states)), actions.setdefault((*at, turn.action), len(actions))
-                rows.append((math.fsum(score.score for score in scores) / len(scores), trajectory.success, *classes))
-            if (known := failure_predicted(turn)) is not None:
-                recalled.append(known)
-    scores, success, state, action = np.array(rows, float).reshape(-1, 4).T
-    return {
-        "prediction_correlation": partial_correlation(scores, success, np.zeros(len(rows))),
-        "prediction_information": partial_correlation(scores, success, state),
-        "prediction_information_action": partial_correlation(scores, success, action),
-        "failure_recall": sum(recalled) / len(recalled) if recalled else 0.0,
-    }
-
-
-def partial_correlation(x: np.ndarray, y: np.ndarray, given: np.ndarray) -> float:
-    """Correlation of x and y after subtracting the mean of their class in ``given``, in [-1, 1].
-
-    For two classes this is the partial correlation; for one class the plain one.
-
-    Args:
-        x: numbers, shape [n].
-        y: numbers, shape [n].
-        given: the class of each, shape [n].
-
-    Returns:
-        0 if it is undefined: x or y is constant within the classes.
-
-    >>> x, y = np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.0, 0.0, 1.0, 1.0])
-    >>> round(partial_correlation(x, y, np.zeros(4)), 3), partial_correlation(x, y, y)
-    (0.894, 0.0)
-    """
-    left = []
-    for values in (x, y):
-        rest = values.astype(float)
-        for one in np.unique(given):
-            rest[given == one] -= rest[given == one].mean()
-        left.append(rest)
-    lengths = [float(np.sqrt(rest @ rest)) for rest in left]
-    if min(lengths) < 1e-9:
-        return 0.0
-    return float(np.clip(left[0] @ left[1] / (lengths[0] * lengths[1]), -1.0, 1.0))
+    rewards = [[estimator.rewards.weighted(turn) for turn in trajectory.turns] for trajectory in group.trajectories]
+    return rewards, return_terms(group, estimator)

@@ -38,8 +38,9 @@ import numpy as np
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
 from roleagent.config import Config
+from roleagent.config.methods import method_class
 from roleagent.learners.advantages import Advantages
-from roleagent.learners.returns import EPSILON, Values
+from roleagent.learners.rewards import EPSILON, Values
 from roleagent.segment import ACTION, CONTEXT, PREDICTION, TEXT
 from roleagent.types import Completion, Group, Prediction, Segment, Trajectory, Turn
 
@@ -111,7 +112,9 @@ def build_batch(
     """
     rule = config.loss.prediction_credit
     batch = Batch(columns={"advantages": [], "sampler": []}, own_prediction_credit=rule != "advantage")
-    trains_text = not (config.loss.action_mask and config.estimator.action_mask)
+    trains_text = (
+        not (config.loss.action_mask and config.estimator.action_mask) or method_class(config.method).reads_world
+    )
     silent = _silent_kinds(config.estimator.action_mask)
     for number, (group, of_group) in enumerate(zip(groups, estimated, strict=True)):
         batch.lengths.append([len(row) for row in of_group.values])

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.config import Config
-from roleagent.learners.advantages import estimator_of
 from roleagent.learners.batch import Batch, Column, counted_kinds
 from roleagent.learners.engine.engine import Engine, zero_stage
 from roleagent.learners.engine.logprobs import (
@@ -27,6 +26,7 @@ from roleagent.learners.engine.logprobs import (
 )
 from roleagent.learners.engine.prefix_sharing import select_rows
 from roleagent.learners.loss import MetricSums
+from roleagent.learners.method import method_of
 from roleagent.segment import ACTION, CONTEXT, PREDICTION, TEXT
 from roleagent.types import Segment
 
@@ -59,8 +59,8 @@ class Critic(torch.nn.Module):
 
 
 def open_critic(config: Config, policy: HFPolicy) -> Engine | None:
-    """The critic of a run, which starts as a copy of the present policy; None for estimators without one."""
-    if not estimator_of(config.estimator.kind).needs_critic:
+    """The critic of a run, which starts as a copy of the present policy; None for methods without one."""
+    if not method_of(config).critic:
         return None
     model = copy_on_cpu(policy.model) if zero_stage(config) == 3 else copy.deepcopy(policy.model)
     if config.deepspeed.activation_checkpointing:

@@ -9,17 +9,21 @@ that averages gradients over R ranks must be given R times the loss.)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from roleagent.config.settings import LossConfig
 from roleagent.learners.batch import Column, split_tokens
 from roleagent.learners.engine.prefix_sharing import select_rows
 from roleagent.learners.run.ranks import Ranks
 from roleagent.segment import ACTION, PREDICTION, TEXT
 from roleagent.types import Segment
+
+if TYPE_CHECKING:
+    from roleagent.learners.method import SampledTokens
 
 _KINDS = 4  # CONTEXT, ACTION, PREDICTION, TEXT
 PREDICTION_WEIGHT = 0.5
@@ -77,6 +81,17 @@ def token_weights(
         counts = np.bincount(parts[trained], minlength=int(parts.max(initial=-1)) + 1)
         divisors = np.maximum(counts[parts], 1) * n_trajectories
     return split_tokens(np.where(trained, weight_of[kinds] / divisors, 0.0), segments)
+
+
+def world_weights(segments: Sequence[Segment], sum_over_ranks: Callable[[float], float] = float) -> Column:
+    """Each TEXT token's weight in a mean over all of them; other tokens weigh 0.
+
+    Args:
+        segments: those of this rank in an optimizer step.
+        sum_over_ranks: adds a number up over all ranks, which call it together.
+    """
+    is_text = (_kinds(segments) == TEXT).astype(np.float64)
+    return split_tokens(is_text / max(1.0, sum_over_ranks(float(is_text.sum()))), segments)
 
 
 def imitation_weights(
@@ -166,6 +181,33 @@ def policy_loss(
     return loss, {name: value.detach().float() for name, value in metrics.items()}
 
 
+def clipped_loss(tokens: SampledTokens, options: LossConfig) -> tuple[Tensor, dict[str, Tensor]]:
+    """:func:`policy_loss` with the options of section ``loss``: the loss of a method that has none of its own."""
+    return policy_loss(
+        tokens.logprobs,
+        tokens.old_logprobs,
+        tokens.advantages,
+        tokens.weights,
+        options.clip_low,
+        options.clip_high,
+        tokens.ref_logprobs,
+        options.kl,
+        options.importance_level,
+        tokens.segments,
+        tokens.importance,
+    )
+
+
+def token_metrics(tokens: SampledTokens) -> dict[str, Tensor]:
+    """The sums of :func:`policy_loss` for the log, of tokens with any loss; none of them counts as clipped."""
+    trained = tokens.weights != 0
+    with torch.no_grad():
+        log_ratio = torch.where(trained, tokens.logprobs - tokens.old_logprobs, 0.0).clamp(-20.0, 20.0)
+        nothing = torch.zeros((), device=log_ratio.device)
+        sums = {"ratio": (log_ratio.exp() * trained).sum(), "logprob_gap": log_ratio.abs().sum()}
+    return {"tokens": trained.sum().float(), "clipped": nothing, "kl": nothing, **sums}
+
+
 def _shared(log_ratio: Tensor, trained: Tensor, segments: Tensor | None, level: str) -> Tensor:
     """Each segment's sum, or mean over its trained tokens, of ``log_ratio``, on all of its tokens."""
     if segments is None:
@@ -178,18 +220,16 @@ def _shared(log_ratio: Tensor, trained: Tensor, segments: Tensor | None, level: 
 
 
 def mean_metrics(sums: Mapping[str, Any]) -> dict[str, float]:
-    """Per-token means of summed metrics: ``clip_fraction``, ``ratio``, ``kl``, ``logprob_gap``, and ``tokens``.
+    """Means over the tokens of summed metrics, such as ``ratio``, ``kl`` and ``clip_fraction``; and ``tokens``.
 
-    >>> mean_metrics({"tokens": 4, "clipped": 1, "ratio": 4.4, "kl": 0.0, "logprob_gap": 2.0})["clip_fraction"]
-    0.25
+    >>> mean_metrics({"tokens": 4, "clipped": 1, "ratio": 4.4})
+    {'tokens': 4.0, 'clip_fraction': 0.25, 'ratio': 1.1}
     """
     tokens = max(1.0, float(sums["tokens"]))
+    means = {name: float(value) / tokens for name, value in sums.items() if name != "tokens"}
     return {
         "tokens": float(sums["tokens"]),
-        "clip_fraction": float(sums["clipped"]) / tokens,
-        "ratio": float(sums["ratio"]) / tokens,
-        "kl": float(sums["kl"]) / tokens,
-        "logprob_gap": float(sums["logprob_gap"]) / tokens,
+        **{"clip_fraction" if name == "clipped" else name: mean for name, mean in means.items()},
     }
 
 
@@ -213,4 +253,13 @@ class MetricSums:
         return {name: ranks.sum(float(value)) for name, value in sorted(self.sums.items())}
 
 
-__all__ = ["MetricSums", "imitation_weights", "mean_metrics", "policy_loss", "token_weights"]
+__all__ = [
+    "MetricSums",
+    "clipped_loss",
+    "imitation_weights",
+    "mean_metrics",
+    "policy_loss",
+    "token_metrics",
+    "token_weights",
+    "world_weights",
+]

@@ -16,13 +16,13 @@ from together import TRAININGS, learner_of, train, weights_of
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.rollout import RolloutStats
 from roleagent.config import load
-from roleagent.learners.advantages import Advantages, estimator_config
 from roleagent.learners.batch import build_batch
 from roleagent.learners.critic import open_critic
 from roleagent.learners.dealing import play_groups
 from roleagent.learners.engine.engine import Learner
-from roleagent.learners.rl import prepared, update
+from roleagent.learners.method import method_of
 from roleagent.learners.run.ranks import Ranks
+from roleagent.learners.update import prepared, update
 from roleagent.types import Completion, Group, Prediction, Task, Trajectory, Turn
 
 SAVED = [(name, 0) for name in ("fp32 0", "fp32 1", "fp32 2", "fp32 3", "bf16 1", "bf16 2", "bf16 3", "offload 2")]
@@ -78,7 +78,7 @@ def updates(ranks):
         own = ranks.share(groups(config.prompt.style))
         metrics = []
         for number in range(2):
-            advantages = [Advantages.of(group, config.estimator.kind, estimator_config(config)) for group in own]
+            advantages = [method_of(config).estimate(group) for group in own]
             batch = build_batch(own, advantages, config, rollout, np.random.default_rng(0))
             orders = [np.random.default_rng((number, epoch)) for epoch in range(config.optim.epochs)]
             metrics.append(update(learner, prepared(learner, batch), orders))

@@ -3,8 +3,9 @@
 import numpy as np
 
 from roleagent.config import from_dict
-from roleagent.learners.advantages import Advantages, estimator_config
 from roleagent.learners.batch import build_batch
+from roleagent.learners.method import method_of
+from roleagent.learners.methods import GRPO
 from roleagent.types import Completion, Group, Prediction, Task, Trajectory, Turn
 
 TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")
@@ -43,7 +44,7 @@ def batch_of(config, *trajectories):
     group = Group(TASK, trajectories)
     return build_batch(
         [group],
-        [Advantages.of(group, config.estimator.kind, estimator_config(config))],
+        [method_of(config).estimate(group)],
         config,
         None,
         np.random.default_rng(0),
@@ -53,5 +54,5 @@ def batch_of(config, *trajectories):
 def two_groups(config):
     """Two groups of a won and a lost transcript."""
     groups = [Group(TASK, (transcript(1.0, shift), transcript(0.0, shift + 20))) for shift in (0, 40)]
-    advantages = [Advantages.of(group, "grpo", estimator_config(config)) for group in groups]
+    advantages = [GRPO(config).estimate(group) for group in groups]
     return build_batch(groups, advantages, config, None, np.random.default_rng(0))

@@ -22,6 +22,7 @@ import numpy as np
 from roleagent.agents.analysts.models import LanguageAnalyst, ModelAnalyst
 from roleagent.agents.builders import open_analyst
 from roleagent.agents.policies.protocol import Policy
+from roleagent.agents.prompt_templates import read_templates
 from roleagent.config import Config, ConfigError
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.envs.failures.scripted import ScriptedFailure
@@ -160,7 +161,8 @@ def open_judge(config: Config, policy: Policy, rng: np.random.Generator) -> Judg
         if not explains:
             raise ConfigError(NO_INSTRUCTIONS)
         temperature, most = config.curriculum.temperature, VERDICT_TOKENS
-        return StepJudge(ModelAnalyst(policy, temperature, most, most, verdict_tokens=most))
+        templates = read_templates(config.prompt.templates)
+        return StepJudge(ModelAnalyst(policy, temperature, most, most, verdict_tokens=most, templates=templates))
     if name == "reflection":
         return ReflectionJudge(open_analyst(config, policy))
     if name == "rule":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from roleagent.agents.analysts.prompts import CLOSING, AnalystPrompts, PromptKind
 from roleagent.agents.chat.types import EndpointError, estimated_tokens
 from roleagent.agents.policies.protocol import Policy, PolicyError
+from roleagent.agents.prompt_templates import NO_TEMPLATES, PromptTemplates
 from roleagent.agents.rendering import renderer_of
 from roleagent.failures.analyst_format import read_reflection, read_selection
 from roleagent.failures.modes import UNKNOWN, taxonomy
@@ -100,6 +101,7 @@ class ModelAnalyst(LanguageAnalyst):
         candidate_tokens: most tokens of the question that lists the candidates.
         batch: questions answered side by side.
         verdict_tokens: most tokens of a verdict; 0: no verdicts are asked for.
+        templates: a user's texts of the questions.
 
     Raises:
         PolicyError: the policy's context has no room for a question and its answer.
@@ -116,6 +118,7 @@ class ModelAnalyst(LanguageAnalyst):
         candidate_tokens: int = 2048,
         batch: int = 64,
         verdict_tokens: int = 0,
+        templates: PromptTemplates = NO_TEMPLATES,
     ):
         self.policy, self.temperature, self.batch = policy, temperature, batch
         self.limits: dict[PromptKind, int] = {"reflection": reflection_tokens, "selection": selection_tokens}
@@ -130,6 +133,7 @@ class ModelAnalyst(LanguageAnalyst):
                 room,
                 min(room, candidate_tokens),
                 self.renderer.explains,
+                templates=templates,
             )
         except ValueError as error:
             raise PolicyError(
@@ -204,6 +208,7 @@ class EndpointAnalyst(LanguageAnalyst):
         candidate_tokens: int = 4096,
         context: int = 16384,
         prices: tuple[float, float] | None = None,
+        templates: PromptTemplates = NO_TEMPLATES,
     ):
         self.limits: dict[PromptKind, int] = {"reflection": reflection_tokens, "selection": selection_tokens}
         self.limits["verdict"] = reflection_tokens
@@ -211,7 +216,7 @@ class EndpointAnalyst(LanguageAnalyst):
         if room <= 0:
             raise ValueError(f"a context of {context} tokens has no room for answers of {max(self.limits.values())}")
         self.endpoint, self.temperature, self.prices = endpoint, temperature, prices
-        self.prompts = AnalystPrompts(estimated_tokens, room, min(room, candidate_tokens))
+        self.prompts = AnalystPrompts(estimated_tokens, room, min(room, candidate_tokens), templates=templates)
 
     def check(self) -> None:
         """Asks one short question.

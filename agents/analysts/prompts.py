@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from roleagent.agents.prompt_templates import NO_TEMPLATES, PromptTemplates
 from roleagent.failures.analyst_format import ASKED, FIELDS, JUDGEMENT, REASON, TAGS, UNREADABLE, VERDICT_TAGS, plain
 from roleagent.failures.modes import failure_modes_of
 from roleagent.markers import escape_markers
@@ -110,15 +111,22 @@ class AnalystPrompts:
         candidate_room: most tokens of one that lists candidates.
         explain: whether to say what is wanted.
         most: how many tasks may be picked.
+        templates: a user's texts of what is wanted.
 
     Raises:
         ValueError: the instructions hardly fit.
     """
 
     def __init__(
-        self, measure: Callable[[str], int], room: int, candidate_room: int, explain: bool = True, most: int = 4
+        self,
+        measure: Callable[[str], int],
+        room: int,
+        candidate_room: int,
+        explain: bool = True,
+        most: int = 4,
+        templates: PromptTemplates = NO_TEMPLATES,
     ):
-        self.measure, self.explain, self.most = measure, explain, most
+        self.measure, self.explain, self.most, self.templates = measure, explain, most, templates
         self.room, self.candidate_room = room, candidate_room
         least = 2 * measure(reflection_task(())) if explain else 1  # the form, and as much for the record
         if room < least:
@@ -135,7 +143,9 @@ class AnalystPrompts:
 
     def instructions(self, env_id: str) -> str:
         """What stands before the record of a failure in an environment: what is wanted, with its taxonomy."""
-        return reflection_task(tuple(failure_modes_of(env_id).meanings.items()))
+        meanings = tuple(failure_modes_of(env_id).meanings.items())
+        listed = "\n".join(f"- {name}: {meaning}" for name, meaning in meanings)
+        return self.templates.fill("reflection", types=listed) or reflection_task(meanings)
 
     def verdict(self, trajectory: Trajectory, step: int) -> str:
         """Task, history and one action with its observation; of a long history the steps in the middle are left out.
@@ -145,7 +155,9 @@ class AnalystPrompts:
             step: the turn of the action, 0-based.
         """
         known = replace(trajectory, turns=trajectory.turns[: step + 1])
-        return self._record(known, _JUDGE, _JUDGED.format(step=step + 1), _VERDICT_TAG_NAMES)
+        return self._record(
+            known, self.templates.fill("verdict") or _JUDGE, _JUDGED.format(step=step + 1), _VERDICT_TAG_NAMES
+        )
 
     def _record(self, trajectory: Trajectory, head: str, end: str, tags: Sequence[str]) -> str:
         """An episode between two texts, in the room that there is."""
@@ -165,7 +177,8 @@ class AnalystPrompts:
         lines, end = [f"{plain(reflection.mode)}: {plain(reflection.query)}"], []
         if self.explain:
             failure = [*lines, *(plain(text) for text in (reflection.detail, reflection.lesson) if text)]
-            lines = [_SELECT.format(most=self.most), "\nThe failure:", *failure, "\nThe tasks:"]
+            wanted = self.templates.fill("selection", most=self.most) or _SELECT.format(most=self.most)
+            lines = [wanted, "\nThe failure:", *failure, "\nThe tasks:"]
             end = [_SELECTED]
         room = self.candidate_room - sum(map(self.measure, lines + end)) - len(lines + end)
         shown = 0

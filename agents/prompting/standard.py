@@ -10,9 +10,10 @@ from typing import Any
 
 from roleagent.agents.chat.types import Prompt
 from roleagent.agents.episode import Action, Episode, play_episode
+from roleagent.agents.prompt_templates import NO_TEMPLATES, PromptTemplates, read_templates
 from roleagent.agents.prompting.plain import SILENCE
 from roleagent.agents.prompting.tools import assistant_message, identified, native_reading
-from roleagent.agents.rendering import STYLES, ChatRenderer, Conversation
+from roleagent.agents.rendering import ChatRenderer, Conversation, style_of
 from roleagent.config.settings import PromptConfig
 from roleagent.env_card import Instructions
 from roleagent.envs.wrappers.tags import ReplyReader, TagReader
@@ -21,8 +22,9 @@ from roleagent.envs.wrappers.tags import ReplyReader, TagReader
 class MessageRenderer(ChatRenderer):
     """A chat renderer whose prompts are messages instead of tokens: the server has the template."""
 
-    def __init__(self) -> None:
+    def __init__(self, templates: PromptTemplates = NO_TEMPLATES) -> None:
         """Needs no policy."""
+        self.templates = templates
 
     def literal(self, text: str) -> str:
         return text
@@ -59,7 +61,7 @@ class ChatAgent:
 
     async def play(self, episode: Episode) -> None:
         """Plays the episode."""
-        style, think, history = STYLES[self._prompt.style], self._prompt.think, self._prompt.history
+        style, think, history = style_of(self._prompt.style), self._prompt.think, self._prompt.history
         conversation: Conversation | None = None
         said: tuple[Any, ...] = ()  # the messages so far, the last ones, and their command
 
@@ -67,7 +69,9 @@ class ChatAgent:
             nonlocal conversation, said
             if conversation is None:
                 first = (episode.observation, episode.info)
-                conversation = style(MessageRenderer(), 0, think, *first, history, self._guide)
+                conversation = style(
+                    MessageRenderer(read_templates(self._prompt.templates)), 0, think, *first, history, self._guide
+                )
             else:
                 conversation.advance(*said, episode.observation, episode.info)
             prompt: tuple[Any, ...] = conversation.action_prompt()

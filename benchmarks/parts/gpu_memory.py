@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roleagent.config import Config, load
-from roleagent.learners.advantages import estimator_of
 from roleagent.learners.engine.engine import deepspeed_settings, policy_computes, zero_stage
 from roleagent.learners.engine.logprobs import block_rows
+from roleagent.learners.method import method_of
 
 GIB = 2**30
 CARD = 79.0
@@ -95,7 +95,7 @@ def peak_memory(config: Config, size: Size, gpus: int, card: float = CARD) -> di
         resident += whole
     if config.train.stage == "rl" and config.loss.kl:
         resident += model
-    if estimator_of(config.estimator.kind).needs_critic and config.train.stage == "rl":
+    if method_of(config).critic and config.train.stage == "rl":
         resident += model + states
     writes = config.genenv and config.simulator_is_model and not config.shares_simulator
     if writes and stage < 3:

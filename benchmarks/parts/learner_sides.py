@@ -28,7 +28,7 @@ def ours(
     from roleagent.config import Config
     from roleagent.config.settings import LossConfig, OptimConfig
     from roleagent.learners.engine.engine import Learner
-    from roleagent.learners.rl import policy_step
+    from roleagent.learners.update import policy_step
     from roleagent.types import Segment
 
     def load() -> Any:

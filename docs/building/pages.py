@@ -181,7 +181,13 @@ def _option(field: ast.AnnAssign, lines: list[str]) -> Option:
         comments.append(lines[end].strip(" #"))
         end += 1
     default = ast.unparse(field.value) if field.value else ""
-    default = {"field(default_factory=dict)": "{}", "True": "on", "False": "off", "''": ""}.get(default, default)
+    default = {
+        "field(default_factory=dict)": "{}",
+        "field(default_factory=NoOptions)": "{}",
+        "True": "on",
+        "False": "off",
+        "''": "",
+    }.get(default, default)
     name = field.target.id if isinstance(field.target, ast.Name) else ""
     return Option(name, ast.unparse(field.annotation), default.strip("'"), " ".join(comments).strip())
 

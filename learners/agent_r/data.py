@@ -22,6 +22,7 @@ from roleagent.agents.analysts.judges import NO_INSTRUCTIONS
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.policies.protocol import Policy
+from roleagent.agents.prompt_templates import read_templates
 from roleagent.agents.rendering import renderer_of
 from roleagent.agents.search import Node, Tree
 from roleagent.config import Config, ConfigError
@@ -303,6 +304,7 @@ class RevisionData:
     def __init__(self, split: EnvSplit, actor: Policy, judge: Judge, analyst: Analyst | None, alpha: float):
         self.split, self.judge, self.analyst, self.alpha = split, judge, analyst, alpha
         self.options = split.config.revision
+        self.thoughts = read_templates(split.config.prompt.templates).revisions or THOUGHTS
         self.rollout = replace(split, horizon=0).rollout(actor)
         self.stops = self.rollout.action_stops
 
@@ -333,7 +335,7 @@ class RevisionData:
         judged = self.judge.judge(paths)
         cuts, seen = [], set()
         for (data, pair, rng), verdicts in zip(pairs, judged, strict=True):
-            thought = THOUGHTS[int(rng.integers(len(THOUGHTS)))]
+            thought = self.thoughts[int(rng.integers(len(self.thoughts)))]
             steps = pair.bad.path()[pair.shared :]
             for node, verdict in zip(steps, verdicts, strict=True):
                 if id(node) not in seen:

@@ -222,7 +222,7 @@ def read_config(path: Path) -> Config:
         ConfigError: there is no run, or its configuration is damaged or of another version.
     """
     try:
-        return from_dict(yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8")))
+        return from_dict(yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8")), imports=False)
     except OSError as error:
         raise ConfigError(f"{path} is no run folder: it has no config.yaml") from error
     except UnknownOption as error:

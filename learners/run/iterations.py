@@ -14,7 +14,6 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import RolloutStats
 from roleagent.curricula.failure_sampler import CurriculumSampler
 from roleagent.curricula.generated_sampler import GeneratedSampler
-from roleagent.learners.advantages import estimator_config
 from roleagent.learners.dealing import SharedPolicy
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.run.metrics import (
@@ -79,7 +78,7 @@ class Iterations:
         run.progress.step += 1
         metrics = dict(metrics)
         if run.ranks.first:
-            episodes = records(scored, analysis, self._actor, config, estimator_config(config))
+            episodes = records(scored, analysis, self._actor, config, run.method)
             run.folder.trajectories(run.progress.step, episodes)
             metrics |= iteration_metrics(config, scored, stats, analysis.metrics)
             add_counters(run.progress.counters, metrics)

@@ -18,15 +18,17 @@ from roleagent.agents.builders import (
 from roleagent.agents.chat.types import EndpointError
 from roleagent.agents.policies.hf import PolicyError, check_path
 from roleagent.agents.policies.scratch_model import check_size
+from roleagent.agents.prompt_templates import read_templates
+from roleagent.agents.rendering import style_of
 from roleagent.callbacks import Callback
 from roleagent.config import Config, ConfigError, check_lengths
 from roleagent.curricula.library import FailureLibrary, LibraryError
 from roleagent.env_card import card_of
 from roleagent.envs.retrieval.passages import RetrievalError
-from roleagent.learners.advantages import ESTIMATORS, estimator_config, estimator_of
 from roleagent.learners.agent_r.data import check_revision
 from roleagent.learners.engine.engine import check_deepspeed, zero_stage
 from roleagent.learners.engine.lora import check_rank
+from roleagent.learners.method import loss_of, method_of
 from roleagent.learners.run.checkpoints import CheckpointError
 from roleagent.learners.run.display import Display
 from roleagent.learners.run.nan_dump import Collapse, dump_nan_batch
@@ -202,20 +204,17 @@ def check_simulator(split: EnvSplit) -> None:
 
 
 def check_learning(config: Config) -> None:
-    """Refuses contradictory options of estimator and loss.
+    """Refuses contradictory options of method and loss.
 
     Raises:
         ConfigError, ValueError: one line that explains what to change.
     """
-    estimator = estimator_of(config.estimator.kind)
-    estimator_config(config)
-    compares = config.train.stage == "rl" and estimator.compares_outcomes
-    if compares and config.rollout.group_size < 2:
-        alone = ", ".join(name for name, one in ESTIMATORS.items() if not one.compares_outcomes)
-        raise ConfigError(
-            f"estimator.kind={config.estimator.kind} compares the episodes of a group: set rollout.group_size to at "
-            f"least 2, or estimator.kind to one of {alone}"
-        )
+    style_of(config.prompt.style)
+    read_templates(config.prompt.templates)
+    method = method_of(config)
+    if config.train.stage == "rl":
+        method.check()
+        loss_of(method)
     _check_predictions(config)
     if config.rollout.ahead:
         _check_ahead(config)
@@ -263,7 +262,7 @@ def _check_predictions(config: Config) -> None:
             f"loss.prediction_credit={rule} needs predictions apart from the action, and prompt.predictions=inline has "
             "both in one reply: set loss.prediction_credit=advantage, or another prompt.predictions"
         )
-    if rule == "imitate" and form == "followup" and config.prompt.style == "transcript":
+    if rule == "imitate" and form == "followup" and style_of(config.prompt.style).grows:
         raise ConfigError(
             "loss.prediction_credit=imitate trains on the true next state, and prompt.predictions=followup keeps the "
             "sampled prediction in the transcript: set prompt.predictions=detached, or another loss.prediction_credit"

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from roleagent.agents.evaluation.records import is_exact
+from roleagent.agents.evaluation.records import failure_predicted, is_exact
 from roleagent.agents.rollout import RolloutStats
 from roleagent.config import Config
-from roleagent.learners.advantages import ESTIMATORS, estimator_config, estimator_of, summary
-from roleagent.learners.returns import process_counters, weighing
+from roleagent.learners.advantages import Estimator, States, by_state, return_terms, states_of
+from roleagent.learners.method import method_of
+from roleagent.learners.rewards import has_zero_variance, process_counters, weighing
 from roleagent.learners.run.trajectory_log import ScoredGroup
 from roleagent.tasks.grammar import REFUSALS
 from roleagent.timer import PARTS, Timer
-from roleagent.types import Completion, Trajectory
+from roleagent.types import Completion, Group, Trajectory
 
 _IF_LOGGED = ("calls", "groups", "process_nonzero", "process_only_groups", "returns_changed", "world_loss_share")
 _GENENV = (
@@ -68,8 +70,7 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
     """A warning for each mechanism that is switched on and had no effect, or taught what no task asks for."""
     expected = {}
     if config.wia:
-        estimator = ESTIMATORS.get(config.estimator.kind)  # None: a user's, which a report does not load
-        modulates = estimator is not None and estimator.modulates
+        modulates = method_of(config).modulates
         if modulates or config.rollout.predicted_turns == "all":
             expected["predictions_scored"] = "wia is on, but no prediction was ever scored"
         if modulates:
@@ -253,9 +254,10 @@ def iteration_metrics(
         name if name.startswith(("curriculum_", "uniform_", "genenv_")) else f"curriculum_{name}": value
         for name, value in sampler.items()
     }
-    rewards, named = estimator_config(config).rewards, config.estimator.rewards
+    estimator, named = Estimator.of(config), config.estimator.rewards
+    rewards, states = estimator.rewards, [one.estimated.states or [] for one in scored]
     return {
-        **summary(groups, estimator_config(config), [one.estimated.states for one in scored]),
+        **summary(groups, estimator, states),
         "groups": float(len(groups)),
         "success": float(np.mean([trajectory.success for trajectory in episodes])),
         "reward": float(np.mean([trajectory.outcome for trajectory in episodes])),
@@ -278,12 +280,122 @@ def iteration_metrics(
     }
 
 
+def summary(groups: Sequence[Group], estimator: Estimator, states: Sequence[States] | None = None) -> dict[str, float]:
+    """Counters that show whether the mechanisms had an effect in this batch.
+
+    Args:
+        groups: the episodes.
+        estimator: options and rewards.
+        states: of each group, if :func:`states_of` was computed already.
+
+    Returns:
+        ``zero_variance_groups``; ``returns_modulated`` (turns whose return their own prediction changed);
+        ``state_group_size`` (mean number of turns per distinct state); ``state_group_share`` (turns that share their
+        state with another turn, in [0, 1]); ``predictions_scored`` and ``predictions_absent`` (asked for and given,
+        asked for and not given); ``prediction_score`` (mean over both, in [0, 1]: an absent prediction scores 0); and
+        the counters of :func:`prediction_counters`.
+    """
+    turns = modulated = comparable = 0
+    sizes: list[int] = []
+    for number, group in enumerate(groups):
+        turns += sum(len(trajectory.turns) for trajectory in group.trajectories)
+        terms = return_terms(group, estimator)
+        for tasks, factors in zip(terms.task, terms.predictive, strict=True):
+            modulated += sum(bool(task and factor) for task, factor in zip(tasks, factors, strict=True))
+        shared = [*map(len, by_state(states[number] if states else states_of(group, estimator)))]
+        sizes += shared
+        comparable += sum(size for size in shared if size > 1)
+    scores = [
+        score
+        for group in groups
+        for trajectory in group.trajectories
+        for turn in trajectory.turns
+        if turn.prediction is not None
+        for score in turn.prediction.scores
+    ]
+    absent = sum(score.absent for score in scores)
+    return {
+        "zero_variance_groups": float(sum(map(has_zero_variance, groups))),
+        "returns_modulated": float(modulated),
+        "state_group_size": sum(sizes) / len(sizes) if sizes else 0.0,
+        "state_group_share": comparable / turns if turns else 0.0,
+        "predictions_scored": float(len(scores) - absent),
+        "predictions_absent": float(absent),
+        "prediction_score": math.fsum(score.score for score in scores) / len(scores) if scores else 0.0,
+        **prediction_counters([trajectory for group in groups for trajectory in group.trajectories]),
+    }
+
+
+def prediction_counters(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    """How predictions correlate with success, and how well they predict failed commands.
+
+    A turn's score is the mean over its scored horizons.
+
+    Returns:
+        ``prediction_correlation``: of the score and the episode's success over all scored turns, in [-1, 1].
+        ``prediction_information``: their correlation within each task and state, where A^S compares, in [-1, 1].
+        ``prediction_information_action``: the same within each task, state and action: what is left is the sampling of
+        the prediction. All three are 0 if they are undefined: no spread in the scores or in success.
+        ``failure_recall``: of the turns with a prediction whose command failed (invalid, with a known state), the
+        share whose prediction for the next state is exactly that state, in [0, 1]; 0 if no command failed.
+    """
+    rows, recalled = [], []
+    states: dict[tuple[str, ...], int] = {}
+    actions: dict[tuple[str, ...], int] = {}
+    for trajectory in episodes:
+        for turn in trajectory.turns:
+            if turn.prediction is None:
+                continue
+            if scores := turn.prediction.scores:
+                at = (trajectory.task.task_id, turn.grouping_state or "")
+                classes = states.setdefault(at, len(states)), actions.setdefault((*at, turn.action), len(actions))
+                rows.append((math.fsum(score.score for score in scores) / len(scores), trajectory.success, *classes))
+            if (known := failure_predicted(turn)) is not None:
+                recalled.append(known)
+    scores, success, state, action = np.array(rows, float).reshape(-1, 4).T
+    return {
+        "prediction_correlation": partial_correlation(scores, success, np.zeros(len(rows))),
+        "prediction_information": partial_correlation(scores, success, state),
+        "prediction_information_action": partial_correlation(scores, success, action),
+        "failure_recall": sum(recalled) / len(recalled) if recalled else 0.0,
+    }
+
+
+def partial_correlation(x: np.ndarray, y: np.ndarray, given: np.ndarray) -> float:
+    """Correlation of x and y after subtracting the mean of their class in ``given``, in [-1, 1].
+
+    For two classes this is the partial correlation; for one class the plain one.
+
+    Args:
+        x: numbers, shape [n].
+        y: numbers, shape [n].
+        given: the class of each, shape [n].
+
+    Returns:
+        0 if it is undefined: x or y is constant within the classes.
+
+    >>> x, y = np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.0, 0.0, 1.0, 1.0])
+    >>> round(partial_correlation(x, y, np.zeros(4)), 3), partial_correlation(x, y, y)
+    (0.894, 0.0)
+    """
+    left = []
+    for values in (x, y):
+        rest = values.astype(float)
+        for one in np.unique(given):
+            rest[given == one] -= rest[given == one].mean()
+        left.append(rest)
+    lengths = [float(np.sqrt(rest @ rest)) for rest in left]
+    if min(lengths) < 1e-9:
+        return 0.0
+    return float(np.clip(left[0] @ left[1] / (lengths[0] * lengths[1]), -1.0, 1.0))
+
+
 def _process_counters(config: Config, scored: Sequence[ScoredGroup]) -> dict[str, float]:
     """:func:`process_counters` of the groups that are trained on."""
-    estimator, trained = estimator_config(config), [one for one in scored if not one.replaced]
+    estimator, trained = Estimator.of(config), [one for one in scored if not one.replaced]
     groups, earned = [one.group for one in trained], [one.estimated.process for one in trained]
-    outcomes = estimator_of(config.estimator.kind).compares_outcomes
-    return process_counters(groups, earned, estimator.rewards, estimator.gamma, outcomes)
+    outcomes = method_of(config).compares_outcomes
+    return process_counters(groups, earned, estimator.rewards, estimator.options.gamma, outcomes)
 
 
 def tool_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:

@@ -18,6 +18,7 @@ from roleagent.config import Config, ConfigError
 from roleagent.files import Lock, damage, make_folder, make_whole, write_checksums
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.lora import adapt
+from roleagent.learners.method import method_of
 from roleagent.learners.run.checkpoints import Checkpoints, Progress, Stage, save_policy
 from roleagent.learners.run.display import Display
 from roleagent.learners.run.folder import AFTER_WARM_START, RunFolder
@@ -45,6 +46,7 @@ class Run:
     Attributes:
         held_out: the evaluation of the present policy, until an iteration has logged it; None without one.
         latest: the newest checkpoint; None before the first.
+        method: of the configuration.
         resumed: whether it continues from the run folder.
         timer: of the parts of the present iteration.
         tracking: other loggers of the metrics; to be closed at the end.
@@ -58,6 +60,7 @@ class Run:
         self, config: Config, ranks: Ranks, display: Display, resume: bool, callbacks: Sequence[Callback] = ()
     ):
         self.callbacks = callbacks if ranks.first else ()
+        self.method = method_of(config)
         self.config, self.ranks, self.display, self.resumed = config, ranks, display, resume
         self._lock: Lock | None = None  # the first rank's
         self._made = False  # whether this rank has made the folder, or found it empty

@@ -61,8 +61,9 @@ from roleagent.agents.evaluation.transcripts import played_turn
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.policies.token_texts import decoder, token_texts
 from roleagent.config import Config
-from roleagent.learners.advantages import Advantages, estimator_of
-from roleagent.learners.returns import EstimatorConfig, Values, has_zero_variance, state_of
+from roleagent.learners.advantages import Advantages, state_of
+from roleagent.learners.method import Method
+from roleagent.learners.rewards import Values, has_zero_variance
 from roleagent.segment import ACTION, CONTEXT, PREDICTION, TEXT
 from roleagent.types import Group, Reflection, Trajectory
 
@@ -117,7 +118,7 @@ def records(
     analysis: Analysis,
     policy: Policy,
     config: Config,
-    estimator: EstimatorConfig,
+    method: Method,
 ) -> Iterator[dict[str, Any]]:
     """The lines of an iteration, group after group.
 
@@ -126,15 +127,14 @@ def records(
         analysis: of their failures.
         policy: decodes tokens.
         config: gives the trained kinds of token.
-        estimator: the configuration of the advantages.
+        method: gave the advantages.
     """
     with_tokens = group_with_tokens(scored)
-    modulates = estimator_of(config.estimator.kind).modulates
     for number, one in enumerate(scored):
         because, reason = analysis.choices.get(one.group.task.task_id, (None, None))
         for member, trajectory in enumerate(one.group.trajectories):
             reflection = analysis.reflections.get((number, member))
-            turns = _turns(one, member, policy, estimator, modulates)
+            turns = _turns(one, member, policy, method)
             if number == with_tokens:
                 for turn, tokens in zip(turns, tokens_of(trajectory, policy, config), strict=True):
                     turn["tokens"] = tokens
@@ -163,10 +163,9 @@ def group_with_tokens(scored: Sequence[ScoredGroup]) -> int | None:
     return min(trained, key=lambda number: has_zero_variance(scored[number].group), default=None)
 
 
-def _turns(
-    one: ScoredGroup, member: int, policy: Policy, estimator: EstimatorConfig, modulates: bool
-) -> list[dict[str, Any]]:
+def _turns(one: ScoredGroup, member: int, policy: Policy, method: Method) -> list[dict[str, Any]]:
     trajectory, estimated = one.group.trajectories[member], one.estimated
+    assert estimated.states is not None
     tasks, predictive, others = (rows[member] for rows in estimated.returns)
     outcome = estimated.outcome[member] if estimated.outcome is not None else None
     lines = []
@@ -180,9 +179,9 @@ def _turns(
                 "return_task": short(tasks[number]),
                 "return_predictive": short(predictive[number]) if predicted else None,
                 "return_others": short(others[number]),
-                "return_modulated": short(modulated) if modulates else None,
+                "return_modulated": short(modulated) if method.modulates else None,
                 "state_group": label if label >= 0 else None,
-                **({} if state_of(turn, estimator) == turn.state else {"grouping_state": state_of(turn, estimator)}),
+                **({} if (state := state_of(turn, method.estimator)) == turn.state else {"grouping_state": state}),
                 "advantage_state": short(estimated.state[member][number]) if estimated.state is not None else None,
                 "advantage_outcome": short(outcome) if outcome is not None else None,
                 "advantage_estimate": short(one.estimate(member, number)),

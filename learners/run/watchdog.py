@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from roleagent.config import Config
-from roleagent.learners.advantages import estimator_of
+from roleagent.config.methods import METHODS, method_class
+from roleagent.learners.method import Method
 from roleagent.learners.run.metrics import HELD_OUT, INVALID_ACTIONS, WINDOW
 
 if TYPE_CHECKING:
@@ -192,12 +193,12 @@ def open_watchdog(run: Run) -> Watchdog:
 
 
 def signs_of(config: Config) -> dict[str, Sign]:
-    """The signs of a collapse under an estimator and its rewards.
+    """The signs of a collapse under a method and its rewards.
 
-    Zero-variance groups are a sign only if the estimator compares the episodes of a group.
+    Zero-variance groups are a sign only if the method compares the episodes of a group.
     """
-    estimator = estimator_of(config.estimator.kind)
-    comparing = estimator.compares_outcomes or estimator.step_returns is not None
+    method = method_class(config.method) if config.method in METHODS else Method  # a report imports no user's method
+    comparing = method.compares_outcomes or method.compares_states
     signs = {name: sign for name, sign in SIGNS.items() if comparing or sign is not zero_variance}
     return signs | {"penalties": penalties(config.estimator.rewards)}
 

@@ -11,7 +11,8 @@ from roleagent.agents.analysts.prompts import UNLIMITED, AnalystPrompts
 from roleagent.agents.builders import EnvSplit, model_analyst
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.policies.scratch_model import SIMULATE, build_policy, train_tokenizer
-from roleagent.agents.rendering import STYLES
+from roleagent.agents.prompt_templates import read_templates
+from roleagent.agents.rendering import style_of
 from roleagent.agents.task_simulator import (
     TASK_TAGS,
     ModelSimulator,
@@ -78,10 +79,12 @@ class SFTData:
         tags = [*self.split.reader.tags, "</prediction>", *(f'<prediction h="{h}">' for h in range(1, horizon + 1))]
         tags += [tag for tag in (*TAGS, *(f"{name}:" for name in FIELDS)) if examples]
         tags += [*TASK_TAGS, SIMULATE] if config.simulator_is_model else []
-        texts = [*texts_of(self.demonstrations, STYLES[config.prompt.style], config.prompt.history, self.split.reader)]
+        texts = [
+            *texts_of(self.demonstrations, style_of(config.prompt.style), config.prompt.history, self.split.reader)
+        ]
         texts += [text for example in examples for text in (example.question, example.answer)]
         if config.revision.notes:  # each becomes a few tokens
-            texts += [*THOUGHTS, REVISED] * _THOUGHTS
+            texts += [*(read_templates(config.prompt.templates).revisions or THOUGHTS), REVISED] * _THOUGHTS
         if config.simulator_is_model:
             texts += self._situations()
         tokenizer = self.run.ranks.once(lambda: train_tokenizer(texts, config.policy.vocabulary, tags))

@@ -30,7 +30,7 @@ from roleagent.agents.builders import EnvSplit, make_base
 from roleagent.agents.episode import Episode, play_episode
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.policies.protocol import Policy
-from roleagent.agents.rendering import Conversation, TextRecorder, Transcript, Window
+from roleagent.agents.rendering import Conversation, TextRecorder
 from roleagent.agents.rollout import Rollout
 from roleagent.agents.scheduler import Ask, Scheduler
 from roleagent.config import ConfigError
@@ -124,7 +124,7 @@ def demonstrate(
 
 def texts_of(
     demonstrations: Sequence[Demonstration],
-    style: type[Transcript] | type[Window],
+    style: type[Conversation],
     history: int,
     reader: ReplyReader | None = None,
 ) -> Iterator[str]:

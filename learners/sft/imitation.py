@@ -120,7 +120,7 @@ def batches(segments: Sequence[Segment], tokens: int, rng: np.random.Generator) 
 def imitation_step(learner: Learner, segments: Sequence[Segment]) -> dict[str, float]:
     """One update towards demonstrations: mean negative log-likelihood, in nats per token.
 
-    As in :func:`~roleagent.learners.rl.policy_step` each kind of token has its own average. Action tokens
+    As in :func:`~roleagent.learners.update.policy_step` each kind of token has its own average. Action tokens
     weigh 1 (0 for a step that is not imitated), prediction tokens ``PREDICTION_WEIGHT``, and the environment's
     text ``warmstart.text_weight``. Observations repeat names, so a small model learns there to copy them.
     """

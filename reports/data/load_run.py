@@ -145,7 +145,7 @@ def _checked(tree: Mapping[str, Any], notes: list[str]) -> Config | None:
     from roleagent.config import ConfigError, from_dict  # pydantic: help does without
 
     try:
-        return from_dict(tree)
+        return from_dict(tree, imports=False)
     except ConfigError as error:
         notes.append(f"the configuration is of another version of roleagent ({error})")
         return None
@@ -157,7 +157,7 @@ def _differing(config: Config | None, told: Mapping[str, Any]) -> list[str]:
         return []
     from roleagent.config import Config, from_dict, to_dict  # pydantic: help does without
 
-    default, own = flat(to_dict(from_dict({"method": config.method}))), flat(to_dict(config))
+    default, own = flat(to_dict(from_dict({"method": config.method}, imports=False))), flat(to_dict(config))
     names = [name for name in own if own[name] != default.get(name) and name != "run_dir"]
     return [
         name for name in ["method", *names] if name in told and (name != "method" or config.method != Config.method)

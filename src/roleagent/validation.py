@@ -21,7 +21,7 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
 )
-from pydantic.dataclasses import is_pydantic_dataclass
+from pydantic.dataclasses import dataclass, is_pydantic_dataclass
 
 from roleagent.options import ConfigError, UnknownOption, check_finite, home_expanded, shown
 
@@ -63,17 +63,23 @@ def validated(
     cls: type[Options],
     tree: Mapping[str, Any],
     words: Mapping[str, tuple[str, ...] | str] | None = None,
+    section: str = "",
 ) -> Options:
-    """An instance of a pydantic dataclass, whose fields may be such dataclasses in turn.
+    """An instance of a dataclass, whose fields may be dataclasses in turn.
 
     Args:
+        section: where the tree stands, for errors.
         words: names that other programs have, with the keys that do the same here, or a sentence.
 
     Raises:
         ConfigError: an unknown key, or a value of the wrong type or outside its range.
     """
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{section!r} is a section with keys of its own, not a value: {shown(tree)}")
     for key, value in tree.items():
-        check_finite(value, str(key))
+        check_finite(value, f"{section}.{key}" if section else str(key))
+    if not is_pydantic_dataclass(cls):
+        cls = dataclass(cls, frozen=True, config=_OWN)  # type: ignore[assignment]
     try:
         return TypeAdapter(cls).validate_python(tree)
     except ValidationError as error:
@@ -81,15 +87,16 @@ def validated(
     # An unknown key first: where one is misspelled, other errors may only follow from it.
     first = next((one for one in found if one["type"] in _UNKNOWN), found[0])
     if first["type"] in _UNKNOWN:
-        key = ".".join(map(str, first["loc"]))
+        key = ".".join(map(str, (*filter(None, [section]), *first["loc"])))
         inner, value = key, first["input"]
         while isinstance(value, Mapping) and len(value) == 1:  # an option in sections that there are not
             [(name, value)] = value.items()
             inner = f"{inner}.{name}"
         known = words or {}
         key = inner if inner.rpartition(".")[2] in known else key
-        raise UnknownOption(f"unknown key {shown(key)}{_hint(key[:100], _known_keys(cls), known)}")
-    raise ConfigError(_line(first, tree, ""))
+        hint = _hint(key[:100], _known_keys(cls, f"{section}." if section else ""), known)
+        raise UnknownOption(f"unknown key {shown(key)}{hint}")
+    raise ConfigError(_line(first, tree, section))
 
 
 def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -123,6 +130,7 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], pref
     return checked
 
 
+_OWN = ConfigDict(extra="forbid", strict=False)
 _ARGUMENT = ConfigDict(arbitrary_types_allowed=True)
 _UNKNOWN = ("unexpected_keyword_argument", "invalid_key")
 _BOUNDS = {

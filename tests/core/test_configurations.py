@@ -137,7 +137,7 @@ def value_of(loaded, name):
 
 
 def written(path):
-    """The options of a file and its bases, with their lines; the method's name stands for its estimator."""
+    """The options of a file and its bases, with their lines."""
 
     def walk(node, name):
         if isinstance(node, yaml.MappingNode):
@@ -157,7 +157,7 @@ def unexplained(path):
     """The options that differ from the code's defaults without a line that says where that comes from."""
     lines, loaded, default = written(path), config.load(path), config.load(None)
     changed = differing(config.to_dict(loaded), config.to_dict(default))
-    return [name for name in changed if name != "estimator.kind" and not MARK.search(lines.get(name, ""))]
+    return [name for name in changed if not MARK.search(lines.get(name, ""))]
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)

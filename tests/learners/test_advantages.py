@@ -4,24 +4,18 @@ import math
 from dataclasses import replace
 
 import pytest
+from estimators import NAMES, advantages, changed, estimator, gae, gigpo, grpo, reinforce, rloo, role_agent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.learners.advantages import ESTIMATORS, gae, gigpo, grpo, reinforce, rloo, role_agent, summary
-from roleagent.learners.returns import (
-    EstimatorConfig,
-    Rewards,
-    compared_turns,
-    has_zero_variance,
-    modulated_returns,
-    predictive_return,
-    task_returns,
-)
+from roleagent.learners.advantages import compared_turns, modulated_returns, predictive_return, task_returns
+from roleagent.learners.rewards import Rewards, has_zero_variance
+from roleagent.learners.run.metrics import summary
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
 
 TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")
 REPLY = Completion((1,), (-0.5,), "stop")
-PLAIN = EstimatorConfig(gamma=0.5, norm="mean")
+PLAIN = estimator(gamma=0.5, norm="mean")
 
 
 def turn(state="s", reward=0.0, scores=None):
@@ -41,7 +35,7 @@ def group(*trajectories):
 
 
 def modulated(row, gamma, **options):
-    return modulated_returns(group(row), EstimatorConfig(gamma, **options))[0]
+    return modulated_returns(group(row), estimator(gamma=gamma, **options))[0]
 
 
 def flat(values):
@@ -82,7 +76,7 @@ def test_returns_by_hand(example):
 def test_grpo_by_hand(example):
     # Outcomes 1 and 0, mean 1/2: ± 1/2; population deviation 1/2: ± 1.
     close(grpo(example, PLAIN), [[0.5, 0.5], [-0.5, -0.5]])
-    close(grpo(example, replace(PLAIN, norm="std")), [[1.0, 1.0], [-1.0, -1.0]])
+    close(grpo(example, changed(PLAIN, norm="std")), [[1.0, 1.0], [-1.0, -1.0]])
 
 
 def test_gigpo_by_hand(example):
@@ -90,12 +84,12 @@ def test_gigpo_by_hand(example):
     close(gigpo(example, PLAIN), [[1 / 3 + 0.5, 0.5], [-1 / 6 - 0.5, -1 / 6 - 0.5]])
     # Deviation in A: sqrt((1/9 + 1/36 + 1/36) / 3) = sqrt(1/18) → 1/3 · sqrt(18) = sqrt(2), -sqrt(2)/2.
     root = math.sqrt(2)
-    close(gigpo(example, replace(PLAIN, norm="std")), [[root + 1, 1.0], [-root / 2 - 1, -root / 2 - 1]])
+    close(gigpo(example, changed(PLAIN, norm="std")), [[root + 1, 1.0], [-root / 2 - 1, -root / 2 - 1]])
 
 
 def test_role_agent_by_hand(example):
     # State A holds modulated returns 1.0, 0, 0 (mean 1/3): 2/3, -1/3, -1/3; α = 2 doubles the trajectory part.
-    config = replace(PLAIN, alpha=2.0)
+    config = changed(PLAIN, alpha=2.0)
     close(role_agent(example, config), [[2 / 3 + 1.0, 1.0], [-1 / 3 - 1.0, -1 / 3 - 1.0]])
 
 
@@ -114,7 +108,7 @@ def test_reinforce_and_gae_by_hand(example):
 def test_the_outcome_is_not_modulated():
     # Equal outcomes, unequal predictions: A^E is 0 for both; a state of None is compared with nothing.
     pair = group(trajectory(turn(None, 1.0, (1.0,))), trajectory(turn(None, 1.0, (0.0,))))
-    assert role_agent(pair, EstimatorConfig()) == [[0.0], [0.0]]
+    assert role_agent(pair, estimator()) == [[0.0], [0.0]]
 
 
 def test_similar_states_share_a_group_under_a_threshold():
@@ -122,14 +116,15 @@ def test_similar_states_share_a_group_under_a_threshold():
         trajectory(turn("cabinet 1 is closed", 1.0)),
         trajectory(turn("cabinet 7 is closed", 0.0)),
     )
-    by_hash, by_similarity = EstimatorConfig(alpha=0.0, norm="mean"), EstimatorConfig(0.95, 0.0, "mean", 0.9)
+    by_hash = estimator(alpha=0.0, norm="mean")
+    by_similarity = changed(by_hash, similarity_threshold=0.9)
     assert gigpo(pair, by_hash) == [[0.0], [0.0]]
     close(gigpo(pair, by_similarity), [[0.5], [-0.5]])
 
 
 def test_summary_by_hand(example):
     dead = group(trajectory(turn("C")), trajectory(turn("C"), turn(None, 0.0, (None,))))
-    found = summary([example, dead], replace(PLAIN, similarity_threshold=None))
+    found = summary([example, dead], PLAIN)
     assert found["zero_variance_groups"] == 1
     assert found["returns_modulated"] == 2  # the winner's two turns
     assert found["state_group_size"] == pytest.approx((3 + 1 + 2) / 3)  # A, B and C
@@ -139,13 +134,12 @@ def test_summary_by_hand(example):
     assert found["prediction_score"] == pytest.approx((0.8 + 0.4 + 0.5 + 3.0 + 0.0) / 7)
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", NAMES)
 def test_nothing_to_estimate(name):
-    assert ESTIMATORS[name].fn(group(), EstimatorConfig()) == []
-    assert ESTIMATORS[name].fn(group(trajectory(), trajectory(turn())), EstimatorConfig()) == [[], [0.0]]
+    assert advantages(name, group(), estimator()) == []
+    assert advantages(name, group(trajectory(), trajectory(turn())), estimator()) == [[], [0.0]]
     assert has_zero_variance(group())
-    assert summary([]) == summary([], EstimatorConfig())
-    assert set(summary([]).values()) == {0.0}
+    assert set(summary([], estimator()).values()) == {0.0}
 
 
 def spoken(tokens=1, rewards=None, **info):
@@ -176,7 +170,7 @@ def test_rewards_are_weighed_by_name(weights, earned):
     rewards = Rewards(weights, reply_limit=10, buffer=0.4)
     assert [rewards.of(t) for t in MIXED.turns] == pytest.approx(earned)
     assert rewards.outcome(MIXED) == pytest.approx(sum(earned))
-    config = replace(PLAIN, rewards=rewards)
+    config = estimator(10, gamma=0.5, norm="mean", rewards=weights, overlong_buffer=0.4)
     close(gae(group(MIXED), config), [earned])
     close(reinforce(group(MIXED), config), [[earned[0] + earned[1] / 2, earned[1]]])
     close(grpo(group(MIXED, trajectory()), config), [[sum(earned) / 2] * 2, []])
@@ -184,7 +178,7 @@ def test_rewards_are_weighed_by_name(weights, earned):
 
 def test_foreseeing_multiplies_what_the_task_pays_and_no_penalty():
     # R_pre is 1 at both turns: 2 · (1/2, 1), and the penalties' own returns.
-    rewards = Rewards({"format_error": -0.5, "turn": -0.1})
+    rewards = {"format_error": -0.5, "turn": -0.1}
     assert modulated(MIXED, 0.5, rewards=rewards) == pytest.approx([1.0 - 0.6 - 0.05, 2.0 - 0.1])
 
 
@@ -208,39 +202,39 @@ def trajectories(draw, success=won_or_lost):
 
 groups = st.lists(trajectories(), min_size=1, max_size=5).map(lambda rows: group(*rows))
 configs = st.builds(
-    EstimatorConfig,
+    estimator,
     gamma=st.floats(0.1, 1.0),
     alpha=st.floats(0.0, 2.0),
     norm=st.sampled_from(["std", "mean"]),
-    similarity_threshold=st.sampled_from([None, 0.9]),
+    similarity_threshold=st.sampled_from([0.0, 0.9]),
     unscored=st.sampled_from(["neutral", "zero"]),
     state_of_failure=st.sampled_from(["previous", "text"]),
 )
-estimators = st.sampled_from([estimator.fn for estimator in ESTIMATORS.values()])
+estimators = st.sampled_from(NAMES)
 
 
 @given(groups, configs, estimators, st.randoms(use_true_random=False))
-def test_the_order_of_rollouts_does_not_matter(some, config, estimator, random):
+def test_the_order_of_rollouts_does_not_matter(some, config, name, random):
     order = list(range(len(some.trajectories)))
     random.shuffle(order)
     shuffled = replace(some, trajectories=tuple(some.trajectories[i] for i in order))
-    straight, permuted = estimator(some, config), estimator(shuffled, config)
+    straight, permuted = advantages(name, some, config), advantages(name, shuffled, config)
     for position, i in enumerate(order):
         assert permuted[position] == pytest.approx(straight[i], abs=1e-9)
 
 
 @given(groups, configs, estimators)
-def test_one_finite_value_per_turn(some, config, estimator):
-    values = estimator(some, config)
+def test_one_finite_value_per_turn(some, config, name):
+    values = advantages(name, some, config)
     assert [len(row) for row in values] == [len(t.turns) for t in some.trajectories]
     assert all(map(math.isfinite, flat(values)))
 
 
 @given(st.lists(trajectories(st.just(False)), min_size=1, max_size=5), configs, estimators)
-def test_a_group_that_only_failed_teaches_nothing(rows, config, estimator):
+def test_a_group_that_only_failed_teaches_nothing(rows, config, name):
     some = group(*rows)
     assert has_zero_variance(some)
-    assert set(flat(estimator(some, config))) == {0.0}
+    assert set(flat(advantages(name, some, config))) == {0.0}
 
 
 @given(st.lists(trajectories(st.just(True)), min_size=1, max_size=5), configs)
@@ -248,7 +242,7 @@ def test_a_group_that_only_succeeded_has_no_trajectory_advantage(rows, config):
     some = group(*rows)
     assert has_zero_variance(some)
     assert set(flat(grpo(some, config))) == {0.0}
-    assert role_agent(some, config) == role_agent(some, replace(config, alpha=0.0))
+    assert role_agent(some, config) == role_agent(some, changed(config, alpha=0.0))
 
 
 @given(groups, configs)
@@ -259,12 +253,12 @@ def test_without_predictions_role_agent_is_gigpo(some, config):
 
 @given(groups, configs)
 def test_state_advantages_sum_to_zero(some, config):
-    assert math.fsum(flat(role_agent(some, replace(config, alpha=0.0)))) == pytest.approx(0.0, abs=1e-6)
+    assert math.fsum(flat(role_agent(some, changed(config, alpha=0.0)))) == pytest.approx(0.0, abs=1e-6)
 
 
 @given(groups, configs, st.floats(0.0, 1.0))
 def test_only_predictions_of_compared_turns_change_advantages(some, config, score):
-    config = replace(config, unscored="zero", similarity_threshold=None)
+    config = changed(config, unscored="zero", similarity_threshold=0.0)
     chosen, before = compared_turns(some, config), role_agent(some, config)
     assert not any(chosen) or not has_zero_variance(some)
 
@@ -295,5 +289,5 @@ def test_compared_turns_by_hand():
     lost = trajectory(turn("A"), turn("A"))
     assert compared_turns(group(won, lost), PLAIN) == [[0], []]
     assert compared_turns(group(won, won), PLAIN) == [[], []]  # nothing but predictions would differ
-    penalized = replace(PLAIN, rewards=Rewards({"task": 0.0, "other": 1.0}))
+    penalized = changed(PLAIN, rewards={"task": 0.0, "other": 1.0})
     assert compared_turns(group(won, lost), penalized) == [[], []]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roleagent.agents.evaluation.records import predicted_failures
-from roleagent.learners.advantages import partial_correlation, prediction_counters
+from roleagent.learners.run.metrics import partial_correlation, prediction_counters
 from roleagent.types import Completion, Prediction, PredictionScore, Task, Trajectory, Turn
 
 TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")

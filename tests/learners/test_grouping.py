@@ -2,13 +2,14 @@
 
 import gymnasium
 import pytest
+from estimators import estimator
 from tiny import TASKS, Script, play, world_of
 
 from roleagent.envs.searchqa.env import INVALID
 from roleagent.envs.toy.env import NOTHING
-from roleagent.learners.returns import EstimatorConfig, states_of
+from roleagent.learners.advantages import states_of
 
-PREVIOUS, TEXT = EstimatorConfig(), EstimatorConfig(state_of_failure="text")
+PREVIOUS, TEXT = estimator(), estimator(state_of_failure="text")
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 """The last step: a win now is worth at least as much as the same win later, for equal prediction scores."""
 
 import pytest
+from estimators import estimator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.learners.returns import EstimatorConfig, modulated_returns, predictive_returns
+from roleagent.learners.advantages import modulated_returns, predictive_returns
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
 
 TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")
@@ -29,7 +30,7 @@ known = st.lists(st.booleans(), min_size=1, max_size=8)
 def test_a_winning_last_step_is_never_worth_less_than_the_same_win_later(short, long, horizon, score, gamma):
     """Whichever states are known, the last one (ALFWorld) or not (WebShop, search), in an episode of one step too."""
     group = Group(TASK, (episode(short, horizon, score), episode(long, horizon, score)))
-    rows = modulated_returns(group, EstimatorConfig(gamma))
+    rows = modulated_returns(group, estimator(gamma=gamma))
     last = rows[0][-1]
     assert rows[1][-1] == pytest.approx(last)
     assert all(value <= last + 1e-9 for row in rows for value in row)
@@ -46,10 +47,10 @@ def test_a_horizon_that_cannot_be_scored_takes_the_weighted_mean_by_hand():
     unscored, unasked = turn(), Turn((), Completion((), (), "stop"), "", "")
     one = Trajectory(TASK, (first, absent, near, far, unscored, unasked), True, False, "won")
     other = Trajectory(TASK, (unscored,), True, False, "won")
-    config = EstimatorConfig(0.5)
+    config = estimator(gamma=0.5)
     mean = (0.9 + 0.3 + 0.6 + 0.6) / 4
     rows = predictive_returns(Group(TASK, (one, other)), config)
     assert rows[0] == pytest.approx([0.9, 0.3, 0.6, 0.6, mean, 0.0]) and rows[1] == pytest.approx([mean])
     assert predictive_returns(Group(TASK, (other,)), config) == [[0.0]]
-    letter = predictive_returns(Group(TASK, (one, other)), EstimatorConfig(0.5, unscored="zero"))
+    letter = predictive_returns(Group(TASK, (one, other)), estimator(gamma=0.5, unscored="zero"))
     assert letter[0] == pytest.approx([0.9, 0.3, 0.4, 0.2, 0.0, 0.0]) and letter[1] == [0.0]

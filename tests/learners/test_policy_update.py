@@ -10,13 +10,13 @@ from small_batch import TASK, batch_of, configured, transcript, two_groups, wind
 from tiny import plain, qwen
 
 from roleagent.config import from_dict, load
-from roleagent.learners.advantages import Advantages, estimator_config
 from roleagent.learners.batch import build_batch
 from roleagent.learners.dealing import Outline
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.logprobs import TokenScores
 from roleagent.learners.loss import policy_loss, token_weights
-from roleagent.learners.rl import importance, minibatches, starts_from_learner, update, world_shares
+from roleagent.learners.method import method_of
+from roleagent.learners.update import importance, minibatches, starts_from_learner, update, world_shares
 from roleagent.segment import ACTION, TEXT
 from roleagent.types import Group
 
@@ -107,15 +107,15 @@ def test_the_mean_over_minibatches_of_turns_is_the_objective(monkeypatch, aggreg
     loss = {"kl": 1e-3, "aggregation": aggregation}
     learner = learner_of(loss=loss, optim={"minibatch_turns": turns, "minibatches": 7})
     groups = [Group(TASK, (windows(1.0), windows(0.0))) for _ in range(2)]
-    advantages = [Advantages.of(group, "grpo", estimator_config(learner.config)) for group in groups]
+    advantages = [method_of(learner.config).estimate(group) for group in groups]
     batch, seen = build_batch(groups, advantages, learner.config, None, np.random.default_rng(0)), []
 
-    def policy_step(learner, segments, columns, temperature, fresh):
+    def policy_step(learner, segments, columns, temperature, fresh, loss):
         rows = zip(plain(segments), columns["weights"], strict=True)
         seen.append([(segment.trajectory, segment.token_ids, *row) for segment, row in rows])
         return {"loss": 0.0}
 
-    monkeypatch.setattr("roleagent.learners.rl.policy_step", policy_step)
+    monkeypatch.setattr("roleagent.learners.update.policy_step", policy_step)
     update(learner, batch, orders(1))
     assert len(seen) == count and {len(part) for part in seen} <= {8 // count, -(-8 // count)}
     whole = token_weights(batch.segments, 4, 0.5, aggregation)

@@ -6,19 +6,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from estimators import estimator
 from tiny import qwen
 from together import watched_gradients
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.config import ConfigError, load
-from roleagent.learners.advantages import Advantages, estimator_config, prediction_advantages
+from roleagent.learners.advantages import prediction_advantages, prediction_mean
 from roleagent.learners.batch import build_batch, whiten, with_true_states
 from roleagent.learners.critic import Critic, critic_advantages
 from roleagent.learners.engine.engine import Engine, Learner
 from roleagent.learners.loss import PREDICTION_WEIGHT
-from roleagent.learners.returns import EstimatorConfig, prediction_mean
-from roleagent.learners.rl import prepared, update
+from roleagent.learners.method import method_of
 from roleagent.learners.run.launch import check_learning
+from roleagent.learners.update import prepared, update
 from roleagent.segment import ACTION, CONTEXT, PREDICTION
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
 
@@ -75,8 +76,7 @@ class Stage:
         self.reference = reference
         one = Group(TASK, tuple(episode(self.rollout, steps, won) for steps, won in episodes))
         self.groups = [one] * groups
-        kind, estimator = self.config.estimator.kind, estimator_config(self.config)
-        self.credits = [Advantages.of(group, kind, estimator) for group in self.groups]
+        self.credits = [method_of(self.config).estimate(group) for group in self.groups]
         self.batch = build_batch(self.groups, self.credits, self.config, self.rollout, np.random.default_rng(0))
         # The sampler is the learner; nobody sampled a state that came.
         rows = zip(self.batch.segments, self.learner.score(self.batch.segments, 1.0), strict=True)
@@ -145,7 +145,7 @@ def test_the_estimator_does_not_matter_to_predictions(rule, method):
     options = [f"method={method}", f"loss.prediction_credit={rule}", "prompt.style=window"]
     stage, alone = Stage(*options), Stage(f"loss.prediction_credit={rule}", "prompt.style=window")
     batch = stage.batch
-    if stage.config.estimator.kind == "gae":
+    if method == "ppo":
         critic = Engine(Critic(qwen(context=512).model), stage.config, 1e-3, 0)
         batch = critic_advantages(batch, critic, stage.config)
     batch = whiten(batch, True)
@@ -230,12 +230,12 @@ def test_a_predictions_own_advantage_by_hand():
     assert [value for row in means for value in row] == pytest.approx([2 / 3, 0.5, 0.5, None, 0.0, 0.9, 0.3])
     values = np.array([2 / 3, 1 / 2, 0.0])
     for norm, scale in (("mean", 1.0), ("std", values.std())):
-        found = prediction_advantages(group, states, EstimatorConfig(gamma=0.5, norm=norm))
+        found = prediction_advantages(group, states, estimator(gamma=0.5, norm=norm))
         assert [row[0] for row in found] == pytest.approx((values - values.mean()) / scale, rel=1e-4)
         # One of its group has no score, the other is alone then; so are the rest.
         assert [value for row in found for value in row[1:]] == [0.0] * 4
     flat = Group(TASK, group.trajectories[:1] * 2)
-    assert not any(itertools.chain(*prediction_advantages(flat, [[0, 1]] * 2, EstimatorConfig())))
+    assert not any(itertools.chain(*prediction_advantages(flat, [[0, 1]] * 2, estimator())))
 
 
 @pytest.mark.parametrize(

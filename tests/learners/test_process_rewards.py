@@ -4,13 +4,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from estimators import COMPARING, NAMES, advantages, estimator
 from hypothesis import given
 from hypothesis import strategies as st
 
 from roleagent.config import from_dict
-from roleagent.learners.advantages import ESTIMATORS, Advantages
-from roleagent.learners.returns import (
-    EstimatorConfig,
+from roleagent.learners.method import method_of
+from roleagent.learners.rewards import (
     Rewards,
     normalize_process,
     process_counters,
@@ -96,40 +96,39 @@ def test_a_process_return_is_at_most_its_weight(rows, weight):
         assert all(abs(value) <= weight * (1 + 1e-9) for value in returns(row, 1.0))
 
 
-@pytest.mark.parametrize("kind", ESTIMATORS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("turn", [0, 1, 2])
-def test_a_process_reward_changes_the_advantage_of_its_own_turn(kind, turn):
+def test_a_process_reward_changes_the_advantage_of_its_own_turn(name, turn):
     """Of three episodes through the same states, one has a successful call at this turn."""
     rows = [[0.0] * 3 for _ in range(3)]
     rows[0][turn] = 1.0
     [group] = normalize_process([Group(TASK, tuple(tools(*row) for row in rows))], {"tool": 0.2})
-    config = EstimatorConfig(rewards=Rewards({"tool": 0.2}))
-    without = Advantages.of(group, kind, EstimatorConfig()).values
+    without = advantages(name, group, estimator())
     assert not np.any(without), "episodes that differ in nothing else"
-    values = Advantages.of(group, kind, config).values
+    values = advantages(name, group, estimator(rewards={"tool": 0.2}))
     assert values[0][turn] > max(values[1][turn], values[2][turn])
 
 
-@pytest.mark.parametrize("kind", ESTIMATORS)
-def test_an_episode_that_is_cut_off_keeps_its_reward(kind):
+@pytest.mark.parametrize("name", NAMES)
+def test_an_episode_that_is_cut_off_keeps_its_reward(name):
     """The published code puts the outcome on the tool's last token, where the mask removes it: −1 became 0."""
     cut_off, finished = ({"task": 0.0, "format": -1.0}, {"task": 0.0})
     pair = (episode({"task": 0.0}, cut_off, truncated=True), episode({"task": 0.0}, finished))
-    values = Advantages.of(Group(TASK, pair), kind, EstimatorConfig(rewards=Rewards({"format": 1.0}))).values
+    values = advantages(name, Group(TASK, pair), estimator(rewards={"format": 1.0}))
     assert values[0][-1] < 0 <= values[1][-1]
 
 
-@pytest.mark.parametrize("kind", [name for name, one in ESTIMATORS.items() if one.compares_outcomes])
-def test_an_episode_alone_in_its_group_is_compared_with_nothing(kind):
+@pytest.mark.parametrize("name", COMPARING)
+def test_an_episode_alone_in_its_group_is_compared_with_nothing(name):
     """In the published code a group of one has mean 0 and deviation 1, and its raw reward is its advantage."""
     alone = Group(TASK, (episode({"task": 0.0}, {"task": 1.0}),))
-    assert Advantages.of(alone, kind, EstimatorConfig()).values == [[0.0, 0.0]]
+    assert advantages(name, alone, estimator()) == [[0.0, 0.0]]
 
 
 def run_of(**estimator):
     config = from_dict({"method": "grpo", "estimator": {"rewards": {"tool": 0.2}, **estimator}})
     ranks = SimpleNamespace(largest=float)
-    return SimpleNamespace(config=config, timer=Timer(), ranks=ranks)
+    return SimpleNamespace(config=config, method=method_of(config), timer=Timer(), ranks=ranks)
 
 
 def test_the_trainer_normalizes_by_the_group_by_default():

@@ -161,7 +161,7 @@ def test_a_type_checker_resolves_the_public_names(tmp_path):
         "roleagent.curricula": "FailureLibrary",
         "roleagent.types": "Trajectory",
         "roleagent.config": "load",
-        "roleagent.learners.advantages": "ESTIMATORS",
+        "roleagent.learners.method": "Method",
     }
     lines = [f"from {module} import {name}\nreveal_type({name})" for module, name in names.items()]
     (tmp_path / "program.py").write_text("\n".join(lines) + "\nreveal_type(ALFWorldEnv().reset)\n")

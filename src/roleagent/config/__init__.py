@@ -15,7 +15,6 @@ roleagent.options.UnknownOption: unknown key 'rollout.temprature'; did you mean 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -28,7 +27,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from roleagent.config.curriculum import CurriculumConfig, EndpointConfig, SimulatorConfig
-from roleagent.config.methods import METHODS
+from roleagent.config.methods import METHODS, NoOptions, method_class
 from roleagent.config.revision import RevisionConfig, SearchConfig
 from roleagent.config.settings import (
     KNOWN_KEYS,
@@ -60,7 +59,7 @@ _MOST, _DEEPEST = 10_000, 32  # values in a file, and sections within sections
 class Config:
     """The configuration of a run."""
 
-    method: Text = "role_agent"  # one of roleagent.config.methods.METHODS
+    method: Text = "role_agent"  # one of roleagent.config.methods.METHODS, or module:Class
     wia: Switch = True  # World-In-Agent: predictions are asked for, scored, trained, and modulate returns
     aiw: Switch = True  # Agent-In-World: failures are analyzed and steer the choice of tasks
     genenv: Switch = False  # GenEnv: a simulator writes training tasks, and learns which fit the agent
@@ -85,6 +84,7 @@ class Config:
     deepspeed: DeepSpeedConfig = field(default_factory=DeepSpeedConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    options: Any = field(default_factory=NoOptions)  # of the method alone (its class Options)
 
     @property
     def folder(self) -> Path:
@@ -253,30 +253,32 @@ def _replaced(tree: Any, path: Sequence[str], value: Any) -> Any:
     return {**below, path[0]: _replaced(below.get(path[0]), path[1:], value)}
 
 
-def from_dict(tree: Mapping[str, Any]) -> Config:
+def from_dict(tree: Mapping[str, Any], imports: bool = True) -> Config:
     """A checked :class:`Config` from nested mappings.
 
     Missing options have the defaults of their ``method``, missing splits those of the environment.
+
+    Args:
+        imports: whether to import a user's method; else the section ``options`` stays as it is. A report imports none.
 
     Raises:
         ConfigError: an unknown key or method, a value of the wrong type, or a number that is not finite or not in its
             range.
 
-    >>> from_dict({"method": "gigpo"}).estimator.kind
-    'gigpo'
+    >>> from_dict({"method": "gspo"}).loss.importance_level
+    'sequence'
     """
     if not isinstance(tree, Mapping):
         raise ConfigError(f"a configuration holds keys and values, not a {type(tree).__name__}")
-    method = tree.get("method", Config.method)
-    if not isinstance(method, str) or method not in METHODS:
-        near = difflib.get_close_matches(str(method)[:100], METHODS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"method must be one of {', '.join(METHODS)}, not {shown(method)}{hint}")
-    tree = merged(METHODS[method], tree)
+    name = tree.get("method", Config.method)
+    method = method_class(name) if imports or name in METHODS else None
+    tree = merged(method.settings if method else {}, tree)
     section = tree.get("env")
     if isinstance(section, Mapping) and "id" in section and not {"train_split", "eval_split"} <= section.keys():
         tree["env"] = {**_splits(section["id"]), **section}
-    return validated(Config, tree, WORDS)
+    own = tree.pop("options", None) or {}
+    config = validated(Config, tree, WORDS)
+    return dataclasses.replace(config, options=validated(method.Options, own, WORDS, "options") if method else own)
 
 
 def to_dict(config: Config) -> dict[str, Any]:

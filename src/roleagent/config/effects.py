@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from roleagent.config.methods import method_class
+
 if TYPE_CHECKING:
     from roleagent.config import Config
 
@@ -27,7 +29,7 @@ _OF_RL = (
 RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
     ("lora.alpha", lambda c: c.lora.rank > 0, "lora.rank=0 trains all weights"),
     (_SIZES, lambda c: not c.policy.path, "the model of policy.path has its own sizes"),
-    ("prompt.history", lambda c: c.prompt.style == "window", "prompt.style=transcript shows all steps"),
+    ("prompt.history", lambda c: c.prompt.style != "transcript", "prompt.style=transcript shows all steps"),
     (_PREDICTIONS, lambda c: c.wia, "wia=off asks for no predictions"),
     ("loss.imitated_turns", lambda c: c.loss.prediction_credit == "imitate", "it belongs to prediction_credit=imitate"),
     (
@@ -37,16 +39,16 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
     ),
     ("warmstart.round_episodes", lambda c: c.warmstart.rounds > 0, "warmstart.rounds=0 has no rounds"),
     ("vllm.*", lambda c: c.rollout.backend == "vllm", "rollout.backend is not vllm"),
-    ("critic.* estimator.gae_*", lambda c: c.estimator.kind == "gae", "only estimator.kind=gae has a critic"),
+    ("critic.* estimator.gae_*", lambda c: method_class(c.method).critic, "the method has no critic"),
     (
         _OF_STATES,
-        lambda c: c.estimator.kind in ("gigpo", "role_agent"),
-        "only estimator.kind=gigpo and role_agent compare states",
+        lambda c: method_class(c.method).compares_states,
+        "the method compares no states",
     ),
     (
         "estimator.unscored",
-        lambda c: c.wia and c.estimator.kind == "role_agent",
-        "only estimator.kind=role_agent with wia=on modulates returns",
+        lambda c: c.wia and method_class(c.method).modulates,
+        "only method=role_agent with wia=on modulates returns",
     ),
     (
         "estimator.overlong_buffer",
@@ -86,7 +88,7 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
 
 
 _OF_TRAINING = (
-    "run_dir aiw genenv train.* optim.* loss.* estimator.* critic.* warmstart.* lora.* search.* "
+    "run_dir aiw genenv options.* train.* optim.* loss.* estimator.* critic.* warmstart.* lora.* search.* "
     "deepspeed.* tracking.* curriculum.* simulator.* endpoint.* vllm.* rollout.num_groups rollout.group_size "
     "rollout.temperature rollout.backend rollout.ahead rollout.dynamic_sampling_rounds rollout.eval_sampled "
     "env.train_split"

@@ -1,31 +1,68 @@
-"""The options that ``method=NAME`` sets, below a file and the command line.
+"""The methods by name: ``method=NAME`` chooses one of these, ``method=module:Class`` one of a user's.
 
-A method is one line here. A new advantage is a function in :mod:`roleagent.learners.advantages`, selected by
-``estimator.kind``. All other parts are options for any method. docs/algorithms.md describes the methods.
+A method is a class (:class:`roleagent.learners.method.Method`). The configuration needs two of its parts: ``settings``,
+the options that it sets below a file and the command line, and ``Options``, the dataclass of its own section
+``options``. docs/write_a_method.md shows how to write one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
 from typing import Any
 
-METHODS: dict[str, Mapping[str, Any]] = {
-    "role_agent": {"estimator": {"kind": "role_agent"}},
-    "gigpo": {"estimator": {"kind": "gigpo"}},
-    "grpo": {"estimator": {"kind": "grpo"}},
-    "rloo": {"estimator": {"kind": "rloo"}},
-    "reinforce_pp": {"estimator": {"kind": "reinforce", "gamma": 1.0, "whiten": True}},
-    "reinforce_pp_baseline": {"estimator": {"kind": "grpo", "norm": "mean", "whiten": True}},
-    "ppo": {"estimator": {"kind": "gae", "gamma": 1.0, "whiten": True}, "loss": {"clip_high": 0.2}},
-    "dapo": {
-        "estimator": {"kind": "grpo", "rewards": {"overlong": -0.1}},
-        "loss": {"aggregation": "token", "clip_low": 0.2, "clip_high": 0.28, "kl": 0.0},
-        "rollout": {"dynamic_sampling_rounds": 2},
-    },
-    "gspo": {
-        "estimator": {"kind": "grpo"},
-        "loss": {"importance_level": "sequence", "clip_low": 3e-4, "clip_high": 4e-4},
-    },
-    # Predictions would cost a second reply at every expansion of the search, and change nothing in it.
-    "agent_r": {"train": {"stage": "revise"}, "revision": {"form": "note"}, "wia": False},
+from pydantic.dataclasses import dataclass
+
+from roleagent.config.settings import KNOWN_KEYS
+from roleagent.imports import load_object
+from roleagent.options import ConfigError, shown
+
+METHODS = {
+    "role_agent": "roleagent.learners.methods:RoleAgent",
+    "gigpo": "roleagent.learners.methods:GiGPO",
+    "grpo": "roleagent.learners.methods:GRPO",
+    "rloo": "roleagent.learners.methods:RLOO",
+    "reinforce_pp": "roleagent.learners.methods:ReinforcePlusPlus",
+    "reinforce_pp_baseline": "roleagent.learners.methods:ReinforcePlusPlusBaseline",
+    "ppo": "roleagent.learners.methods:PPO",
+    "dapo": "roleagent.learners.methods:DAPO",
+    "gspo": "roleagent.learners.methods:GSPO",
+    "agent_r": "roleagent.learners.methods:AgentR",
 }
+
+_PARTS = ("settings", "Options", "check", "sampler", "advantages", "loss", "after")
+
+
+@dataclass(frozen=True, config=KNOWN_KEYS)
+class NoOptions:
+    """The options of a method that has none of its own."""
+
+
+def method_class(name: Any) -> Any:
+    """The class of a method.
+
+    Args:
+        name: one of :data:`METHODS`, or ``module:Class``; the working directory is searched first.
+
+    Raises:
+        ConfigError: there is no such method, or it lacks a part.
+
+    >>> method_class("grpo").__name__
+    'GRPO'
+    """
+    if name in METHODS:
+        return load_object(METHODS[name])
+    if not isinstance(name, str) or ":" not in name:
+        near = difflib.get_close_matches(str(name)[:100], METHODS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"method must be one of {', '.join(METHODS)}, or module:Class, not {shown(name)}{hint}")
+    found = load_object(name)
+    missing = [part for part in _PARTS if not hasattr(found, part)] if isinstance(found, type) else ["class"]
+    if missing:
+        raise ConfigError(
+            f"method={name} has no {missing[0]}: derive a class from roleagent.learners.method.Method "
+            "(docs/write_a_method.md)"
+        )
+    return found
+
+
+__all__ = ["METHODS", "NoOptions", "method_class"]

@@ -100,7 +100,8 @@ class LoRAConfig:
 class PromptConfig:
     """The prompt and the form of replies."""
 
-    style: Literal["transcript", "window"] = "transcript"  # one text that only grows, or a fresh prompt per step
+    style: Text = "transcript"  # transcript (one text that only grows), window (a fresh prompt per step), module:Class
+    templates: PathText = ""  # a YAML file with texts of your own (docs/write_a_method.md)
     history: Annotated[Integer, Field(ge=0, le=10_000)] = 2  # past steps shown by the window style
     think: Annotated[Literal["none", "optional", "required"], OFF_IS_NONE] = "none"
     # whether thoughts before the action are asked for
@@ -108,6 +109,11 @@ class PromptConfig:
     predictions: Literal["detached", "followup", "inline"] = "detached"  # after the action, in no later prompt; after
     # the action, kept in the transcript; or in the same reply
     horizon: Annotated[Integer, Field(ge=0, le=1000)] = 0  # steps ahead; 0: max(1, floor(0.05 T_max + 0.5))
+
+    @model_validator(mode="after")
+    def _style(self) -> PromptConfig:
+        check_name("prompt.style", self.style, "transcript", "window")
+        return self
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
@@ -189,10 +195,9 @@ class VLLMConfig:
 class EstimatorOptions:
     """Advantages (specification of the method, WIA 3–8)."""
 
-    kind: Text = "role_agent"  # of roleagent.learners.advantages.ESTIMATORS, or module:function; the method sets it
-    gamma: Share = 0.95  # discount per turn; of kind gae: per gae_level
-    gae_level: Literal["token", "turn"] = "token"  # of kind gae: one value and advantage per action token, or per turn
-    gae_lambda: Share = 1.0  # of kind gae: λ, in [0, 1]; 1: Monte Carlo returns
+    gamma: Share = 0.95  # discount per turn; of PPO: per gae_level
+    gae_level: Literal["token", "turn"] = "token"  # of PPO: one value and advantage per action token, or per turn
+    gae_lambda: Share = 1.0  # of PPO: λ, in [0, 1]; 1: Monte Carlo returns
     alpha: Amount = 1.0  # weight of the trajectory advantage (Eq. 8)
     norm: Literal["std", "mean"] = "std"  # a comparison within a group in standard deviations, or as it is
     similarity_threshold: Share = 0.0  # 0: states are the same by hash; otherwise LMS at least this
@@ -214,6 +219,7 @@ class EstimatorOptions:
 class LossConfig:
     """Clipped surrogate with KL penalty (Eq. 9)."""
 
+    function: Text = ""  # module:function of (tokens, options), in place of the method's loss (docs/write_a_method.md)
     clip_low: Share = 0.2  # the ratio counts from 1 - clip_low
     clip_high: Amount = 0.28  # up to 1 + clip_high
     importance_level: Literal["token", "sequence", "product"] = "token"  # a ratio per token, or per segment: mean
@@ -234,7 +240,7 @@ class LossConfig:
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class CriticConfig:
-    """The value model of PPO (``estimator.kind=gae``), which begins as a copy of the policy."""
+    """The value model of PPO, which begins as a copy of the policy."""
 
     lr: Rate = 5e-4  # peak; about 1e-5 for a pretrained backbone
 

@@ -48,7 +48,7 @@ class Run:
             ConfigError: the folder holds a run with other options, or training failed.
         """
         begun = (self.folder / "config.yaml").exists()
-        if begun and read_config(self.folder) != self.config:
+        if begun and to_dict(read_config(self.folder)) != to_dict(self.config):
             raise ConfigError(f"{self.folder} was trained with other options: name another folder with --out")
         if not (self.folder / "result.json").exists():
             flags = ["--resume"] if begun else []

@@ -426,7 +426,7 @@ def ten_runs():
     runs = []
     for place in range(10):
         method, seed = ("role_agent", "gigpo", "grpo", "rloo")[place // 3], place % 3
-        config = {"method": method, "estimator.kind": method, "seed": str(seed), "run_dir": f"/sweeps/{method}/{seed}"}
+        config = {"method": method, "seed": str(seed), "run_dir": f"/sweeps/{method}/{seed}"}
         one = run_data(str(seed), after=0.5 + 0.1 * seed, **config)
         one |= {"method": method, "seed": seed, "path": f"/sweeps/{method}/{seed}"}
         one["training"]["values"]["success"] = [0.25 * seed] * ITERATIONS

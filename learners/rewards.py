@@ -1,4 +1,4 @@
-"""The rewards of a turn, and the returns and state groups that advantage estimators compare (Eq. 5-7).
+"""The rewards of a turn, and their sums.
 
 Environments and wrappers name the terms of a step in ``info["rewards"]``, which :class:`~roleagent.types.Turn` keeps;
 they are weighted and summed here alone. Other terms follow from any turn (:data:`TERMS`). They count events, so most of
@@ -21,16 +21,12 @@ group without successful episodes the process terms are the only difference, and
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
-from roleagent.similarity import group_states
 from roleagent.types import Group, Trajectory, Turn
 
 TERMS: dict[str, Callable[[Turn], float]] = {
@@ -66,18 +62,11 @@ class Rewards:
         weights: by name; by default 1 for ``task`` and 0 for all others.
         reply_limit: most tokens of a reply, for ``overlong``; 0 for none.
         buffer: see :func:`overlong`.
-
-    Raises:
-        ValueError: a buffer out of range.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)
     reply_limit: int = 0
     buffer: float = 0.2
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.buffer <= 1.0:
-            raise ValueError(f"estimator.overlong_buffer must be in (0, 1], not {self.buffer}")
 
     def term(self, name: str, turn: Turn) -> float:
         """One unweighted term of a turn; 0 if the turn has no such term."""
@@ -111,53 +100,8 @@ class Rewards:
 Values = list[list[float]]
 """One list per trajectory, one value per turn."""
 
-States = list[list[int]]
-"""One list per trajectory, per turn the number of its state within the group: 0, 1, …; -1: unknown."""
-
 EPSILON = 1e-6
-"""Added to a standard deviation before dividing by it."""
-
-
-@dataclass(frozen=True, slots=True)
-class EstimatorConfig:
-    """The options of the estimators.
-
-    Attributes:
-        gamma: discount per turn, in [0, 1].
-        alpha: weight of the trajectory advantage (Eq. 8), ≥ 0.
-        norm: ``"std"`` divides by the population standard deviation, ``"mean"`` only subtracts the mean.
-        similarity_threshold: states this similar (in (0, 1]) share a group; None groups equal states only.
-        rewards: the reward of a turn; by default its ``task`` term.
-        unscored: R_pre of a horizon without a state to score: ``"neutral"`` takes the mean of the scored ones,
-            ``"zero"`` counts 0 (Eq. 5 as published); see :func:`predictive_returns`.
-        state_of_failure: the state after a failed command, which changed nothing: ``"previous"`` is the state before
-            it, ``"text"`` the text of the failure (as published).
-
-    Raises:
-        ValueError: a value out of range.
-    """
-
-    gamma: float = 0.95
-    alpha: float = 1.0
-    norm: str = "std"
-    similarity_threshold: float | None = None
-    rewards: Rewards = field(default_factory=Rewards)
-    unscored: str = "neutral"
-    state_of_failure: str = "previous"
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.gamma <= 1.0:
-            raise ValueError(f"gamma must be in [0, 1], not {self.gamma}")
-        if self.alpha < 0.0:
-            raise ValueError(f"alpha must not be negative, but is {self.alpha}")
-        if self.norm not in ("std", "mean"):
-            raise ValueError(f"norm must be 'std' or 'mean', not {self.norm!r}")
-        if self.similarity_threshold is not None and not 0.0 < self.similarity_threshold <= 1.0:
-            raise ValueError(f"similarity_threshold must be in (0, 1] or None, not {self.similarity_threshold}")
-        if self.unscored not in ("neutral", "zero"):
-            raise ValueError(f"unscored must be 'neutral' or 'zero', not {self.unscored!r}")
-        if self.state_of_failure not in ("previous", "text"):
-            raise ValueError(f"state_of_failure must be 'previous' or 'text', not {self.state_of_failure!r}")
+"""Added to what is divided by."""
 
 
 def returns(rewards: Sequence[float], gamma: float) -> list[float]:
@@ -172,169 +116,6 @@ def returns(rewards: Sequence[float], gamma: float) -> list[float]:
         value = reward + gamma * value
         values.append(value)
     return values[::-1]
-
-
-def standardize(values: Sequence[float], norm: str = "std") -> list[float]:
-    """Distance from the mean, in population standard deviations (``norm="std"``) or absolute (``norm="mean"``).
-
-    Fewer than two values, or values without spread, carry no comparison and give 0.
-
-    >>> [round(value, 3) for value in standardize([1.0, 0.0, 0.0, 1.0])]
-    [1.0, -1.0, -1.0, 1.0]
-    >>> standardize([3.0, 1.0], norm="mean"), standardize([7.0])
-    ([1.0, -1.0], [0.0])
-    """
-    if len(values) < 2 or is_flat(values):
-        return [0.0] * len(values)
-    mean = math.fsum(values) / len(values)  # fsum: the same result in whatever order the rollouts arrive
-    centered = [value - mean for value in values]
-    if norm == "mean":
-        return centered
-    deviation = math.sqrt(math.fsum(value * value for value in centered) / len(values))
-    return [value / (deviation + EPSILON) for value in centered]
-
-
-def discounted_returns(group: Group, config: EstimatorConfig) -> Values:
-    """The discounted return of every turn, over all reward terms."""
-    rewards = config.rewards
-    return [returns([rewards.of(turn) for turn in trajectory.turns], config.gamma) for trajectory in group.trajectories]
-
-
-def task_returns(trajectory: Trajectory, gamma: float, rewards: Rewards | None = None) -> list[float]:
-    """R_task(a_t) of every turn (Eq. 5, left)."""
-    return returns([(rewards or Rewards()).task(turn) for turn in trajectory.turns], gamma)
-
-
-def predictive_return(turn: Turn, gamma: float) -> float:
-    """R_pre(a_t) = Σ_h γ^{h-1} r̃_{t,h} over the scored horizons (Eq. 5, right, as published)."""
-    if turn.prediction is None:
-        return 0.0
-    return math.fsum(gamma ** (score.horizon - 1) * score.score for score in turn.prediction.scores)
-
-
-def predictive_returns(group: Group, config: EstimatorConfig) -> Values:
-    """R_pre(a_t) of every turn (Eq. 5, right), in [0, Σ_{h=1..H} γ^{h-1}].
-
-    A horizon has no score if the episode ends before it or its state is None. Eq. 5 counts 0 there
-    (``unscored="zero"``), so a winning last step is worth less than the same win later. With ``"neutral"`` (an addition
-    to the paper) R_pre is the mean score, weighted by γ^{h-1}, over the scored horizons, times Σ_{h=1..H} γ^{h-1}. This
-    is Eq. 5 if all horizons are scored. A turn without scores takes the mean R_pre of its trajectory's scored turns,
-    else the mean of the group's, else 0. An absent prediction is scored 0; a turn that was not asked for predictions
-    has R_pre = 0.
-    """
-    if config.unscored == "zero":
-        return [[predictive_return(turn, config.gamma) for turn in t.turns] for t in group.trajectories]
-    # The last H steps of an episode have fewer horizons to score. Counting 0 there (Eq. 5) makes R_pre fall towards the
-    # end whatever was predicted, and a short win worth less than a long one; so a missing horizon is taken as average.
-    rows = [[_mean_return(turn, config.gamma) for turn in t.turns] for t in group.trajectories]
-    scored = [[value for value in row if value is not None] for row in rows]
-    typical = _mean([value for values in scored for value in values])
-    filled: Values = []
-    for row, values, trajectory in zip(rows, scored, group.trajectories, strict=True):
-        usual = _mean(values) if values else typical
-        silent = (0.0 if turn.prediction is None else usual for turn in trajectory.turns)
-        filled.append([other if value is None else value for value, other in zip(row, silent, strict=True)])
-    return filled
-
-
-def _mean_return(turn: Turn, gamma: float) -> float | None:
-    """The weighted mean of a turn's scores times Σ_{h=1..H} γ^{h-1}; None without scores."""
-    mean = prediction_mean(turn, gamma)
-    return None if mean is None else mean * _most(turn, gamma)
-
-
-class ReturnTerms(NamedTuple):
-    """The terms of every turn's return, R_task·(1 + R_pre) + R_others.
-
-    Attributes:
-        task: R_task(a_t), the discounted return of the ``task`` term (Eq. 5, left).
-        predictive: the R_pre(a_t) that modulates it (Eq. 5, right); 0 where R_task is below 0.
-        others: the discounted return of all other terms: penalties and process rewards.
-    """
-
-    task: Values
-    predictive: Values
-    others: Values
-
-
-def return_terms(group: Group, config: EstimatorConfig) -> ReturnTerms:
-    """The terms of every turn's return; :func:`modulated_returns` is their sum."""
-    rewards = config.rewards
-    tasks = [task_returns(trajectory, config.gamma, rewards) for trajectory in group.trajectories]
-    rows = zip(tasks, predictive_returns(group, config), strict=True)
-    return ReturnTerms(
-        tasks,
-        [[0.0 if task < 0 else pre for task, pre in zip(*row, strict=True)] for row in rows],
-        [returns([rewards.others(turn) for turn in t.turns], config.gamma) for t in group.trajectories],
-    )
-
-
-def modulated_returns(group: Group, config: EstimatorConfig) -> Values:
-    """R_t = R_task(a_t)·(1 + R_pre(a_t)) of every turn (Eq. 6), plus the unmodulated return of all other terms.
-
-    The factor multiplies the return of *each* step, not the last reward: otherwise only the last prediction would
-    count. A failed trajectory stays at 0. Penalties, and returns below 0, are not multiplied: that would punish good
-    predictions.
-    """
-    rows = zip(*return_terms(group, config), strict=True)
-    return [[task * (1.0 + pre) + other for task, pre, other in zip(*row, strict=True)] for row in rows]
-
-
-def _most(turn: Turn, gamma: float) -> float:
-    """The largest R_pre of a turn, Σ_{h=1..H} γ^{h-1}; 0 if it was not asked for predictions."""
-    return math.fsum(gamma**ahead for ahead in range(len(turn.prediction.texts))) if turn.prediction else 0.0
-
-
-def prediction_mean(turn: Turn, gamma: float) -> float | None:
-    """The mean score of a turn's prediction, weighted by γ^{h-1}, in [0, 1]; None without scores."""
-    scores = turn.prediction.scores if turn.prediction is not None else ()
-    weight = math.fsum(gamma ** (score.horizon - 1) for score in scores)
-    return predictive_return(turn, gamma) / weight if weight else None
-
-
-def compared_turns(group: Group, config: EstimatorConfig) -> list[list[int]]:
-    """Of each trajectory the turns whose predictions change an advantage of :func:`modulated_returns`.
-
-    A prediction multiplies the task's return of its turn (Eq. 6), which A^S compares with those of other turns of the
-    same state (Eq. 7). So its score has no effect where that return is not positive, or where no other turn shares the
-    state. In a group whose episodes all have the same outcome it would be the only difference, and teach to prefer
-    what is easy to predict: there no turn is compared.
-    """
-    chosen: list[list[int]] = [[] for _ in group.trajectories]
-    if has_zero_variance(group):
-        return chosen
-    tasks = [task_returns(trajectory, config.gamma, config.rewards) for trajectory in group.trajectories]
-    for positions in by_state(states_of(group, config)):
-        for i, t in positions if len(positions) > 1 else ():
-            if tasks[i][t] > 0:
-                chosen[i].append(t)
-    return [sorted(turns) for turns in chosen]
-
-
-def states_of(group: Group, config: EstimatorConfig) -> States:
-    """The state of every turn, numbered over all rollouts of the task (Eq. 7)."""
-    states = tuple(state_of(turn, config) for trajectory in group.trajectories for turn in trajectory.turns)
-    labels = iter(group_states(states, config.similarity_threshold))
-    return [[next(labels) for _ in trajectory.turns] for trajectory in group.trajectories]
-
-
-def state_of(turn: Turn, config: EstimatorConfig) -> str | None:
-    """The state that a turn is compared by (``config.state_of_failure``); None if it is unknown."""
-    return turn.grouping_state if config.state_of_failure == "previous" else turn.state
-
-
-def by_state(states: States) -> list[list[tuple[int, int]]]:
-    """Positions (trajectory, turn) by state, without turns of unknown state."""
-    members: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    for i, row in enumerate(states):
-        for t, label in enumerate(row):
-            if label >= 0:
-                members[label].append((i, t))
-    return list(members.values())
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if values else 0.0
 
 
 def is_flat(values: Sequence[float]) -> bool:

@@ -1,0 +1,37 @@
+"""ECHO (arXiv 2605.24517): cross-entropy on what the world says, beside the objective of the actions.
+
+The world's tokens pass through the model anyway. Predicting them teaches how the world answers, from lost episodes,
+too: L = L_GRPO + λ · CE(observations), the cross-entropy as a mean over the tokens behind the first reply.
+
+    python train.py --config configs/toy.yaml method=examples.methods.echo:ECHO wia=off aiw=off
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from roleagent.config import ConfigError
+from roleagent.learners.method import Method, SampledTokens
+
+
+class ECHO(Method):
+    """GRPO with a cross-entropy on observations."""
+
+    @dataclass(frozen=True)
+    class Options:
+        weight: float = 0.1  # λ
+
+    settings = {"loss": {"kl": 0.0}}
+    reads_world = True
+
+    def check(self) -> None:
+        super().check()
+        if self.config.prompt.style == "window":
+            raise ConfigError("ECHO trains what stands between two replies, and a window has one: set prompt.style")
+
+    def loss(self, tokens: SampledTokens) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        loss, metrics = super().loss(tokens)
+        assert tokens.world is not None
+        return loss - self.options.weight * (tokens.world * tokens.logprobs).sum(), metrics

@@ -1,0 +1,219 @@
+"""What a method is: how a policy learns from its episodes.
+
+A method is a class. The trainer asks its object, in this order:
+
+==============  ========================================================================================
+``check``       before anything is built: what cannot work together
+``sampler``     once: which tasks are played
+``advantages``  for each group of episodes: how much better each turn was than its peers
+``loss``        for each micro-batch: the objective of its sampled tokens
+``after``       after each update: whatever else learns
+==============  ========================================================================================
+
+The base class is reinforcement with the clipped objective (Eq. 9); a method writes ``advantages``, and what else it
+changes. :mod:`roleagent.learners.methods` has those of this project, ``examples/methods/`` has others in a file each.
+No torch is imported here: the options of a method are read before it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from roleagent.config import Config, ConfigError
+from roleagent.config.methods import NoOptions, method_class
+from roleagent.imports import load_object
+from roleagent.learners.advantages import Advantages, Estimator, outcome_advantages, with_terms
+from roleagent.learners.rewards import Values
+from roleagent.types import Group, Sampler
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from roleagent.agents.builders import EnvSplit
+    from roleagent.agents.policies.protocol import Policy
+    from roleagent.agents.rollout import Rollout
+    from roleagent.learners.engine.engine import Learner
+    from roleagent.learners.run.iterations import RankSampler
+    from roleagent.learners.run.run import Run
+    from roleagent.learners.run.trajectory_log import ScoredGroup
+
+
+@dataclass(frozen=True)
+class SampledTokens:
+    """The tokens of a micro-batch that have a gradient: what a loss is a function of. All tensors are ``(N,)``.
+
+    Attributes:
+        logprobs: log π of the policy that learns, at the sampling temperature, in nats, with gradient.
+        old_logprobs: of the policy before the update.
+        advantages: of each token's turn.
+        weights: of each token in the mean over the batch (``loss.aggregation``): a loss is a *sum* of weighted tokens,
+            and micro-batches, minibatches and ranks are added up. 0 for tokens that were not sampled.
+        kinds: ACTION, PREDICTION, or TEXT (:mod:`roleagent.segment`).
+        segments: the number of each token's segment within the micro-batch, ascending.
+        entropies: of the distributions that the tokens were drawn from, in nats, without gradient.
+        ref_logprobs: of the reference; None with ``loss.kl=0``.
+        importance: a bounded weight for tokens that another engine sampled, without gradient; None: 1.
+        world: with :attr:`Method.reads_world` the weight of each token of the world behind the first reply, 0 for all
+            others. They are 1 together in each optimizer step.
+    """
+
+    logprobs: Tensor
+    old_logprobs: Tensor
+    advantages: Tensor
+    weights: Tensor
+    kinds: Tensor
+    segments: Tensor
+    entropies: Tensor
+    ref_logprobs: Tensor | None = None
+    importance: Tensor | None = None
+    world: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What an iteration leaves to its method, behind the update.
+
+    Attributes:
+        run: folder, display, random streams and timer.
+        learner: of the policy.
+        actor: the policy that plays, with the new weights.
+        rollout: plays further episodes.
+        sampler: chose the tasks.
+        groups: the episodes of all ranks with their advantages, on the first rank; elsewhere none.
+    """
+
+    run: Run
+    learner: Learner
+    actor: Policy
+    rollout: Rollout
+    sampler: RankSampler
+    groups: Sequence[ScoredGroup]
+
+
+class Method:
+    """A method with the advantages of GRPO and the objective of Eq. 9; the base of all others.
+
+    Args:
+        config: of the run.
+
+    Attributes:
+        settings: the options that the method sets, below a file and the command line, as nested mappings.
+        Options: the dataclass of the section ``options``, whose fields have defaults.
+        compares_outcomes: whether groups whose episodes all have the same outcome teach nothing.
+        compares_states: whether turns of the same state are compared.
+        modulates: whether predictions change advantages: they are then asked for where they do.
+        critic: whether a value model turns ``advantages``, which are rewards, into advantages (PPO).
+        reads_world: whether the loss takes the tokens of the world, too (:attr:`SampledTokens.world`).
+        config: of the run.
+        options: an object of ``Options``.
+        estimator: rewards, and the options of section ``estimator``.
+    """
+
+    settings: ClassVar[Mapping[str, Any]] = {}
+    Options: ClassVar[type] = NoOptions
+    compares_outcomes: ClassVar[bool] = True
+    compares_states: ClassVar[bool] = False
+    modulates: ClassVar[bool] = False
+    critic: ClassVar[bool] = False
+    reads_world: ClassVar[bool] = False
+
+    def __init__(self, config: Config):
+        self.config, self.options, self.estimator = config, config.options, Estimator.of(config)
+
+    def check(self) -> None:
+        """Refuses options that cannot work together.
+
+        Raises:
+            ConfigError: one line that says what to change.
+        """
+        rollout = self.config.rollout
+        if self.compares_outcomes and rollout.group_size < 2:
+            raise ConfigError(
+                f"method={self.config.method} compares the episodes of a group: set rollout.group_size to at least 2"
+            )
+
+    def sampler(self, run: Run, split: EnvSplit, chosen: Sampler) -> Sampler:
+        """Which tasks are played; the first rank asks.
+
+        Args:
+            run: the run.
+            split: the training tasks.
+            chosen: the curriculum of the run, or uniform sampling.
+        """
+        return chosen
+
+    def advantages(self, group: Group) -> Values | Advantages:
+        """The advantage of each turn: one list per trajectory, with a finite number per turn.
+
+        Args:
+            group: the episodes of a task.
+        """
+        outcomes = outcome_advantages(group, self.estimator)
+        return [[value] * len(t.turns) for value, t in zip(outcomes, group.trajectories, strict=True)]
+
+    def loss(self, tokens: SampledTokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """The objective of a micro-batch, to be minimized, and sums for the log, which shows them per sampled token.
+
+        ``loss.function`` of the configuration takes its place.
+        """
+        from roleagent.learners.loss import clipped_loss
+
+        return clipped_loss(tokens, self.config.loss)
+
+    def after(self, iteration: Iteration) -> Mapping[str, float]:
+        """Whatever else learns after an update; every rank calls it. Returns metrics for the log."""
+        return {}
+
+    def estimate(self, group: Group) -> Advantages:
+        """The advantages of a group whose process terms are normalized, with all terms that the log shows.
+
+        Raises:
+            ValueError: :meth:`advantages` returned something else than a finite number per turn.
+        """
+        found = self.advantages(group)
+        if not isinstance(found, Advantages):
+            self._check_values(found, group)
+            outcomes = [row[0] if row else 0.0 for row in found] if self.compares_outcomes else None
+            found = Advantages(found, outcome=outcomes)
+        return with_terms(found, group, self.estimator)
+
+    def _check_values(self, values: Any, group: Group) -> None:
+        try:
+            fits = [len(row) for row in values] == [len(trajectory.turns) for trajectory in group.trajectories]
+            fits = fits and all(math.isfinite(value) for row in values for value in row)
+        except TypeError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"the advantages of method={self.config.method} must be one list per trajectory, with one finite "
+                "number per turn"
+            )
+
+
+def method_of(config: Config) -> Method:
+    """The method of a configuration."""
+    return method_class(config.method)(config)
+
+
+Loss = Callable[["SampledTokens"], "tuple[Tensor, dict[str, Tensor]]"]
+
+
+def loss_of(method: Method) -> Loss:
+    """The method's loss, or ``loss.function``: a function of the tokens and of section ``loss``.
+
+    Raises:
+        ConfigError: there is no such function.
+    """
+    options = method.config.loss
+    if not options.function:
+        return method.loss
+    function = load_object(options.function)
+    if isinstance(function, type) or not callable(function):
+        raise ConfigError(f"loss.function={options.function} is no function of (tokens, options)")
+    return lambda tokens: function(tokens, options)
+
+
+__all__ = ["Iteration", "Loss", "Method", "SampledTokens", "loss_of", "method_of"]
