@@ -33,18 +33,13 @@ with waiting("PyTorch and transformers to load"):
     import torch
     import transformers
 
-    from roleagent.agents.policies.hf import HFPolicy
 
 from roleagent.agents.builders import EnvSplit
-from roleagent.agents.policies.protocol import Policy
-from roleagent.agents.search import Search
 from roleagent.callbacks import Callback
 from roleagent.config import Config, to_dict
 from roleagent.config.effects import without_effect
-from roleagent.learners.agent_r import iterate as revision
-from roleagent.learners.agent_r.learning import learn_examples
 from roleagent.learners.genenv import play_probe, update_simulator
-from roleagent.learners.method import Iteration
+from roleagent.learners.method import Iteration, Start
 from roleagent.learners.rl import (
     Episodes,
     dynamic_sampling,
@@ -60,13 +55,12 @@ from roleagent.learners.rl import (
     update_policy,
 )
 from roleagent.learners.run.display import Display
-from roleagent.learners.run.evaluation import evaluate_periodically, evaluate_split, evaluate_stage, report
+from roleagent.learners.run.evaluation import evaluate_periodically, evaluate_stage, report
 from roleagent.learners.run.iterations import Iterations
 from roleagent.learners.run.launch import check_held_out, exit_status, open_run, size_warm_start
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.data import SFTData
-from roleagent.learners.sft.imitation import imitate, passes
-from roleagent.types import Segment
+from roleagent.learners.sft.imitation import imitate
 
 
 def train(config: Config, resume: bool, display: Display, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
@@ -101,55 +95,23 @@ def run_stages(run: Run, split: EnvSplit, held_out: EnvSplit) -> dict[str, Any]:
     actor = open_actor(run, policy)
 
     results = evaluate_stage(run, held_out, actor, "before")
-    if config.train.stage == "sft":  # the control: imitation of as many tokens as reinforcement would train
-        run.enter("sft")
-        segments += data.corrections().segments(policy)
-        run.save(imitate(run, policy, segments, passes(segments, config.train.tokens)))
-    elif config.train.stage in ("revise", "eto"):
-        run.enter(config.train.stage)
-        replays = config.train.stage == "revise" and config.revision.replay > 0
-        replayed = [*segments, *data.corrections().segments(policy)] if replays else []
-        train_revisions(run, split, held_out, policy, actor, replayed)
-    else:
-        train_rl(run, split, held_out, policy, actor)
+    start = Start(run, split, held_out, policy, actor, data, segments)
+    train_policy = run.method.training or reinforce  # Agent-R, ETO and the control sft train in another way
+    train_policy(start)
     results |= evaluate_stage(run, held_out, actor, "after")
     return report(run, results)
 
 
-def train_revisions(
-    run: Run, split: EnvSplit, held_out: EnvSplit, policy: HFPolicy, actor: Policy, replayed: list[Segment]
-) -> None:
-    """Agent-R: bad paths of search trees are cut at their first mistake and go on with good ones. ETO: good paths are
-    preferred to bad ones."""
-    sampler = open_sampler(run, split, actor)
-    searcher = Search.open(split, actor)
-
-    for iteration in revision.iterations(run):
-        # Search every task as a tree; find the first mistakes, and splice good steps behind them.
-        for batch in revision.tree_batches(run, sampler, iteration):
-            trees = revision.search(run, searcher, batch)
-            revision.make_examples(run, split, actor, batch, trees)
-
-        # Imitate good and spliced trajectories. Failures choose the next tasks.
-        examples = revision.collect(run, sampler, iteration)
-        actor.offload()
-        learner = learn_examples(run, policy, examples, replayed)
-        sync_weights(run, learner, actor)
-
-        result = evaluate_split(run, held_out, actor, f"revision/after-{iteration:03d}")
-        revision.finish(run, learner, result)
-    searcher.close()
-
-
-def train_rl(run: Run, split: EnvSplit, held_out: EnvSplit, policy: HFPolicy, actor: Policy) -> None:
+def reinforce(start: Start) -> None:
     """Reinforcement learning with a curriculum. The actor plays with the policy's weights."""
+    run, split, policy, actor = start.run, start.split, start.policy, start.actor
     learner, simulator = open_learner(run, split, policy, actor)
     sync_weights(run, learner, actor)
     sampler = open_sampler(run, split, actor, simulator)
     rollout = open_rollout(run, split, actor)
     episodes = Episodes(run, rollout, sampler)
     iterations = Iterations(run, learner, actor)
-    evaluate_periodically(run, held_out, actor)  # if the run was killed before it
+    evaluate_periodically(run, start.held_out, actor)  # if the run was killed before it
 
     for _ in iterations:
         # Sample tasks, and play a group of episodes of each. With rollout.ahead=1 those of the next iteration begin.
@@ -176,7 +138,7 @@ def train_rl(run: Run, split: EnvSplit, held_out: EnvSplit, policy: HFPolicy, ac
         metrics |= play_probe(run, rollout, sampler)
 
         iterations.finish(scored, analysis, metrics, rollout.stats)
-        evaluate_periodically(run, held_out, actor)
+        evaluate_periodically(run, start.held_out, actor)
 
 
 def run_training(

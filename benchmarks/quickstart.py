@@ -51,7 +51,7 @@ def measure(file: Path, overrides: Sequence[str], out: Path, seed: int, controls
     if controls:
         tokens = run.reinforced_tokens()
         figures["shuffled_gain"] = run.control("shuffled", "train.shuffle=advantages").finish()["gain"]
-        figures["sft_gain"] = run.control("sft", "train.stage=sft", f"train.tokens={tokens}").finish()["gain"]
+        figures["sft_gain"] = run.control("sft", "method=sft", f"train.tokens={tokens}").finish()["gain"]
     return figures
 
 

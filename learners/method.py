@@ -27,18 +27,20 @@ from roleagent.config.methods import NoOptions, method_class
 from roleagent.imports import load_object
 from roleagent.learners.advantages import Advantages, Estimator, outcome_advantages, with_terms
 from roleagent.learners.rewards import Values
-from roleagent.types import Group, Sampler
+from roleagent.types import Group, Sampler, Segment
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from roleagent.agents.builders import EnvSplit
+    from roleagent.agents.policies.hf import HFPolicy
     from roleagent.agents.policies.protocol import Policy
     from roleagent.agents.rollout import Rollout
     from roleagent.learners.engine.engine import Learner
     from roleagent.learners.run.iterations import RankSampler
     from roleagent.learners.run.run import Run
     from roleagent.learners.run.trajectory_log import ScoredGroup
+    from roleagent.learners.sft.data import SFTData
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,29 @@ class Iteration:
     groups: Sequence[ScoredGroup]
 
 
+@dataclass(frozen=True)
+class Start:
+    """What a training begins with, behind the warm start.
+
+    Attributes:
+        run: folder, display, random streams and timer.
+        split: the training tasks.
+        held_out: the tasks of the evaluation.
+        policy: is trained.
+        actor: the policy that plays.
+        data: the demonstrations as text.
+        segments: the demonstrations as tokens.
+    """
+
+    run: Run
+    split: EnvSplit
+    held_out: EnvSplit
+    policy: HFPolicy
+    actor: Policy
+    data: SFTData
+    segments: list[Segment]
+
+
 class Method:
     """A method with the advantages of GRPO and the objective of Eq. 9; the base of all others.
 
@@ -107,6 +132,12 @@ class Method:
         modulates: whether predictions change advantages: they are then asked for where they do.
         critic: whether a value model turns ``advantages``, which are rewards, into advantages (PPO).
         reads_world: whether the loss takes the tokens of the world, too (:attr:`SampledTokens.world`).
+        training: None: reinforcement (``train.py``); a method of another kind defines ``training(self, start)``.
+        stage: the name of what follows the warm start, in the log.
+        brings: its name in the last lines of a run.
+        imitates: whether it imitates; ``train.tokens`` limits it.
+        searches: whether it imitates episodes of the training tasks, which must then be no tasks of the evaluation.
+        plays: whether it plays episodes.
         config: of the run.
         options: an object of ``Options``.
         estimator: rewards, and the options of section ``estimator``.
@@ -119,6 +150,12 @@ class Method:
     modulates: ClassVar[bool] = False
     critic: ClassVar[bool] = False
     reads_world: ClassVar[bool] = False
+    training: Callable[[Start], None] | None = None
+    stage: ClassVar[str] = "train"
+    brings: ClassVar[str] = "reinforcement"
+    imitates: ClassVar[bool] = False
+    searches: ClassVar[bool] = False
+    plays: ClassVar[bool] = True
 
     def __init__(self, config: Config):
         self.config, self.options, self.estimator = config, config.options, Estimator.of(config)
@@ -134,6 +171,10 @@ class Method:
             raise ConfigError(
                 f"method={self.config.method} compares the episodes of a group: set rollout.group_size to at least 2"
             )
+
+    def needs_demonstrations(self) -> bool:
+        """Whether the training reads the demonstrations of the warm start again."""
+        return False
 
     def sampler(self, run: Run, split: EnvSplit, chosen: Sampler) -> Sampler:
         """Which tasks are played; the first rank asks.
@@ -216,4 +257,4 @@ def loss_of(method: Method) -> Loss:
     return lambda tokens: function(tokens, options)
 
 
-__all__ = ["Iteration", "Loss", "Method", "SampledTokens", "loss_of", "method_of"]
+__all__ = ["Iteration", "Loss", "Method", "SampledTokens", "Start", "loss_of", "method_of"]

@@ -123,20 +123,12 @@ class RoleAgent(GiGPO):
         return modulated_returns(group, self.estimator)
 
 
-class AgentR(RoleAgent):
-    """Agent-R (:mod:`roleagent.learners.agent_r`): it imitates good and revised paths of its own search trees."""
-
-    # Predictions would cost a second reply at every expansion of the search, and change nothing in it.
-    settings: ClassVar[Mapping[str, Any]] = {"train": {"stage": "revise"}, "revision": {"form": "note"}, "wia": False}
-
-
 __all__ = [
     "DAPO",
     "GRPO",
     "GSPO",
     "PPO",
     "RLOO",
-    "AgentR",
     "GiGPO",
     "ReinforcePlusPlus",
     "ReinforcePlusPlusBaseline",

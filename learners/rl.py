@@ -52,7 +52,7 @@ from roleagent.types import Group, Sampler
 
 def open_actor(run: Run, policy: HFPolicy) -> Policy:
     """The policy that plays, with the weights of ``policy``: that of ``rollout.backend``, or ``policy`` itself."""
-    actor = policy if run.config.train.stage == "sft" else open_rollout_policy(run.config, policy)
+    actor = open_rollout_policy(run.config, policy) if run.method.plays else policy
     actor.sync(ModuleWeights(policy.model), policy.version)
     return actor
 

@@ -93,9 +93,9 @@ def peak_memory(config: Config, size: Size, gpus: int, card: float = CARD) -> di
     resident = model + states
     if stage == 3 and policy_computes(config):
         resident += whole
-    if config.train.stage == "rl" and config.loss.kl:
+    if method_of(config).stage == "train" and config.loss.kl:
         resident += model
-    if method_of(config).critic and config.train.stage == "rl":
+    if method_of(config).critic:
         resident += model + states
     writes = config.genenv and config.simulator_is_model and not config.shares_simulator
     if writes and stage < 3:

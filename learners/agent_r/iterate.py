@@ -32,6 +32,7 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.search import Search, Tree
 from roleagent.agents.search_trees import batch_file, read_trees, write_trees
 from roleagent.config import ConfigError
+from roleagent.config.methods import method_class
 from roleagent.files import read_json_lines, write_json_lines
 from roleagent.learners.agent_r.data import Example, RevisionData, select
 from roleagent.learners.agent_r.learning import PreferenceData
@@ -113,7 +114,7 @@ def sentence_of(iteration: int, summary: Mapping[str, float]) -> str:
 def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
     """A warning for each mechanism that is switched on and had no effect."""
     options = config.revision
-    if config.train.stage == "eto":
+    if not method_class(config.method).imitates:  # ETO
         return [] if counters.get("examples_pair") else ["no tree had a good and a bad path, so nothing was preferred"]
     expected = {"examples_good": "no tree had a good path"} if options.share < 1 else {}
     if options.share:
@@ -217,7 +218,7 @@ def _data(run: Run, split: EnvSplit, actor: Policy, iteration: int, stream: tupl
     config = run.config
     actor.reseed(int(run.own_stream("revision policies", *stream).integers(2**62)))
     judge = open_judge(config, actor, run.own_stream("judge", *stream))
-    kind = PreferenceData if config.train.stage == "eto" else RevisionData
+    kind = RevisionData if run.method.imitates else PreferenceData
     reads = config.aiw and config.curriculum.analyst != "types"
     analyst = open_analyst(config, actor) if reads else None
     return kind(split, actor, judge, analyst, config.revision.of_iteration("alpha", iteration))

@@ -7,7 +7,7 @@ Agent-R (arXiv 2501.11425, Eq. 6) imitates good and spliced trajectories beside 
 Every expectation is a mean over the trained tokens of a batch, so that its share does not depend on the number of its
 examples; ρ is ``revision.replay``, s ``revision.share`` and η ``revision.eta``.
 
-ETO (arXiv 2403.02502, ``train.stage=eto``), its baseline, prefers the good path of a tree to the bad one:
+ETO (arXiv 2403.02502, ``method=eto``), its baseline, prefers the good path of a tree to the bad one:
 
     L = −log σ(β·[Δ_good − Δ_bad]),  Δ = Σ log π(a)/π_ref(a)
 
@@ -308,7 +308,7 @@ def _trained(segment: Segment) -> np.ndarray:
 
 
 def learn_examples(run: Run, policy: HFPolicy, examples: Sequence[Example], replayed: Sequence[Segment]) -> Learner:
-    """Imitates the examples for the iteration's epochs; with ``train.stage=eto`` prefers the good path of each pair.
+    """Imitates the examples for the iteration's epochs; with ``method=eto`` prefers the good path of each pair.
 
     It continues a resumed run. The learner is to be closed.
 
@@ -318,7 +318,7 @@ def learn_examples(run: Run, policy: HFPolicy, examples: Sequence[Example], repl
         replayed: segments of the warm start.
     """
     config, options = run.config, run.config.revision
-    if config.train.stage == "eto":
+    if not run.method.imitates:
         return learn_preferences(run, policy, examples)
     iteration, began = run.progress.searched, run.progress.began
     warm = config.warmstart

@@ -27,6 +27,7 @@ from transformers import PreTrainedModel
 
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.config import Config, ConfigError, merged
+from roleagent.config.methods import method_class
 from roleagent.learners.batch import Column
 from roleagent.learners.engine.logprobs import (
     MicroBatch,
@@ -112,7 +113,7 @@ def check_deepspeed(config: Config) -> None:
     """
     options, stage = config.deepspeed, zero_stage(config)
     own_simulator = config.simulator_is_model and not config.shares_simulator  # which has a warm start
-    imitates = config.warmstart.episodes > 0 or config.train.stage == "revise" or own_simulator
+    imitates = config.warmstart.episodes > 0 or method_class(config.method).imitates or own_simulator
     if config.warmstart.optimizer == "muon" and stage > 0 and imitates:
         raise ConfigError(
             "warmstart.optimizer=muon works on whole matrices, which ZeRO (deepspeed.zero_stage > 0, or bfloat16) "

@@ -42,7 +42,7 @@ class Progress:
     """The progress of a run: the contents of a checkpoint besides the weights.
 
     Attributes:
-        stage: ``warmstart``, then ``train``, or ``sft``, ``revise`` or ``eto`` (``train.stage``).
+        stage: ``warmstart``, then ``train``, or ``sft``, ``revise`` or ``eto``, as the method says.
         step: what is done of the stage: updates of imitation, or iterations.
         seconds: wall-clock time spent on them.
         version: updates of the policy since the warm start.

@@ -165,7 +165,7 @@ def show(run: Run, found: Mapping[str, dict[str, Any]], gains: Mapping[str, Esti
     learned = "imitation" if run.config.warmstart.episodes else "start"
     display.say("what each stage brought, with 95 % intervals:")
     display.say(f"{learned:<13}  {', '.join(reached)}")
-    display.say(f"{BROUGHT_BY[run.config.train.stage]:<13}  {', '.join(changed)}")
+    display.say(f"{run.method.brings:<13}  {', '.join(changed)}")
 
 
 def success_rows(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
@@ -190,7 +190,3 @@ def held_out_curve(run: Run, found: Mapping[str, dict[str, Any]]) -> list[tuple[
     common = set.intersection(*map(set, played.values()))
     won = {number: [record.won for task in common for record in rows[task]] for number, rows in played.items()}
     return [(number, sum(each) / max(1, len(each))) for number, each in won.items()]
-
-
-BROUGHT_BY = {"rl": "reinforcement", "sft": "imitation", "revise": "Agent-R", "eto": "ETO"}
-"""What follows the warm start, by ``train.stage``."""

@@ -25,7 +25,6 @@ from roleagent.config import Config, ConfigError, check_lengths
 from roleagent.curricula.library import FailureLibrary, LibraryError
 from roleagent.env_card import card_of
 from roleagent.envs.retrieval.passages import RetrievalError
-from roleagent.learners.agent_r.data import check_revision
 from roleagent.learners.engine.engine import check_deepspeed, zero_stage
 from roleagent.learners.engine.lora import check_rank
 from roleagent.learners.method import loss_of, method_of
@@ -108,7 +107,7 @@ def check_ranks(config: Config, ranks: int) -> None:
         ConfigError: some ranks would have nothing to play.
     """
     episodes = config.rollout.num_groups * config.rollout.group_size
-    if config.train.stage == "rl" and ranks > episodes:
+    if method_of(config).stage == "train" and ranks > episodes:
         raise ConfigError(
             f"{ranks} ranks for the {episodes} episodes of an iteration: raise rollout.num_groups or "
             "rollout.group_size, or start fewer processes"
@@ -130,16 +129,8 @@ def check_run(split: EnvSplit, resume: bool) -> None:
     imitates = config.warmstart.episodes > 0
     if imitates and not card_of(split.base).expert:
         raise ConfigError(f"{config.env.id} has no expert to imitate: set policy.path and warmstart.episodes=0")
-    if config.train.stage == "sft" and not config.train.tokens:
-        raise ConfigError("train.stage=sft needs a budget: set train.tokens")
-    if config.train.stage == "sft" and not imitates:
-        raise ConfigError("train.stage=sft imitates demonstrations: set warmstart.episodes")
     if not imitates and not config.policy.path:
         raise ConfigError("a policy from scratch needs a warm start: set warmstart.episodes or policy.path")
-    if config.train.stage in ("revise", "eto") and config.env.train_split == config.env.eval_split:
-        raise ConfigError("Agent-R imitates the tasks that it searches: set env.eval_split to another split than these")
-    if config.train.stage in ("revise", "eto"):
-        check_revision(config)
     check_lengths(config, split.horizon)
     check_learning(config)
     check_simulator(split)
@@ -168,7 +159,7 @@ def check_held_out(split: EnvSplit, held_out: EnvSplit, warn: Callable[[str], No
         ConfigError: one line that explains what to change.
     """
     config, evaluated = split.config, set(held_out.task_split.task_ids)
-    searches = config.train.stage in ("revise", "eto")
+    searches = method_of(config).searches
     if both := len(evaluated.intersection(split.task_split.task_ids)):
         found = (
             f"{both} tasks of env.eval_split={config.env.eval_split} are also in "
@@ -188,8 +179,8 @@ def check_simulator(split: EnvSplit) -> None:
         ConfigError, EndpointError: one line that explains what to change.
     """
     config, options = split.config, split.config.simulator
-    if config.genenv and config.train.stage != "rl":
-        raise ConfigError(f"genenv=on works in train.stage=rl, not in {config.train.stage}: set genenv=off")
+    if config.genenv and method_of(config).stage != "train":
+        raise ConfigError(f"genenv=on works with reinforcement, not with method={config.method}: set genenv=off")
     if config.genenv and ":" in options.kind:
         simulator_class(options.kind)
     if config.shares_simulator and options.probe and (config.lora.rank or zero_stage(config) == 3):
@@ -212,9 +203,8 @@ def check_learning(config: Config) -> None:
     style_of(config.prompt.style)
     read_templates(config.prompt.templates)
     method = method_of(config)
-    if config.train.stage == "rl":
-        method.check()
-        loss_of(method)
+    method.check()
+    loss_of(method)
     _check_predictions(config)
     if config.rollout.ahead:
         _check_ahead(config)
@@ -244,7 +234,7 @@ def _check_ahead(config: Config) -> None:
 def _check_predictions(config: Config) -> None:
     """Refuses a rule of ``loss.prediction_credit`` that cannot work with the run's prompts."""
     rule, form = config.loss.prediction_credit, config.prompt.predictions
-    if not config.wia or config.train.stage != "rl":
+    if not config.wia or method_of(config).stage != "train":
         return
     if config.rollout.predicted_turns == "compared":
         refused = {

@@ -62,7 +62,7 @@ class SFTData:
     def collect(cls, run: Run, split: EnvSplit) -> SFTData:
         """Plays the episodes; the same on every rank and in every resumed run."""
         config = run.config
-        later = config.train.stage == "sft" or (config.train.stage == "revise" and config.revision.replay > 0)
+        later = run.method.needs_demonstrations()
         if not config.warmstart.episodes or (run.progress.stage != "warmstart" and not later):
             return cls(run, split)
         demonstrations = collect_demonstrations(split, run.stream("demonstrations"), run.display)

@@ -61,7 +61,7 @@ def imitate(
     rounds = corrections.rounds if corrections else 0
     each = ceil(first / epochs * (1 + REPLAY_SHARE) * config.round_episodes / config.episodes) if rounds else 0
     total = first + rounds * each  # an estimate: the rounds are not played yet
-    if evaluated and run.config.train.stage == "rl":
+    if evaluated and run.method.stage == "train":
         played = len(corrections.started) if corrections else 0
         left = max(0, total - run.progress.step)
         run.display.plan(time_plan(run.config, policy, segments, evaluated, left, rounds - played))

@@ -229,7 +229,7 @@ class RunData(TypedDict):
     modes: Curve  # entries of the failure library after each iteration, by failure mode
     mode_failures: Curve  # failures recorded in each iteration, by failure mode
     written_tasks: WrittenTasks | None  # with genenv=on
-    revisions: Revisions | None  # with train.stage=revise or eto
+    revisions: Revisions | None  # with method=agent_r or eto
     evaluations: dict[str, Any]  # by name (before, iteration-000010, …, after): agents.evaluation's summary
     gain: Gain | None  # between the first and the last evaluation; None: no results per task
     counters: dict[str, float]

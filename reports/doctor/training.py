@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from roleagent.config import Config
+from roleagent.config.methods import NO_REINFORCEMENT
 from roleagent.learners.run.metrics import (
     FEWEST,
     HELD_OUT,
@@ -221,7 +222,8 @@ def diagnose(run: Path) -> list[Finding]:
     """
     log = Log(run)
     if not log.rows:
-        reason = "no iteration is logged yet" if log.config.train.stage == "rl" else "no reinforcement in this run"
+        reinforces = log.config.method not in NO_REINFORCEMENT
+        reason = "no iteration is logged yet" if reinforces else "no reinforcement in this run"
         return [Finding("iterations", "note", reason, "roleagent report shows imitation")]
     found = [finding for cause in CAUSES for finding in cause(log)]
     hidden = {name for finding in found for name in BROUGHT_ABOUT.get(finding.name, ())}

@@ -229,7 +229,7 @@ def test_other_programs_words_name_options():
         (["method=grpo", "estimator.alpha=2", "critic.lr=1", "optim.lr=1"], ["estimator.alpha", "critic.lr"]),
         (["method=ppo", "critic.lr=1", "vllm.memory=0.5"], ["vllm.memory"]),
         (["wia=off", "prompt.horizon=3", "prompt.think=optional"], ["prompt.horizon"]),
-        (["train.stage=sft", "train.tokens=100", "optim.lr=1", "warmstart.lr=1"], ["optim.lr"]),
+        (["method=sft", "train.tokens=100", "optim.lr=1", "warmstart.lr=1"], ["optim.lr"]),
         (["simulator.beta=1", "search.num_children=2"], ["simulator.beta", "search.num_children"]),
         (["method=agent_r", "search.num_children=2", "revision.beta=0.3", "curriculum.analyst=rule"], []),
         (["policy.path=x", "policy.layers=3"], ["policy.layers"]),

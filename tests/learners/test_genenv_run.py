@@ -171,8 +171,8 @@ def test_two_processes_play_the_tasks_that_one_would(config, whole, tmp_path):
     [
         (["env.id=RoleAgent/ToolEnv-v0"], "no task grammar"),
         (["simulator.shares=[0.8,0.3]"], "must sum to at most 1"),
-        (["simulator.kind=model", "train.stage=sft", "train.tokens=1"], "works in train.stage=rl, not in sft"),
-        (["simulator.kind=table", "train.stage=revise"], "works in train.stage=rl, not in revise"),
+        (["simulator.kind=model", "method=sft", "train.tokens=1"], "works with reinforcement, not with method=sft"),
+        (["simulator.kind=table", "method=agent_r"], "works with reinforcement, not with method=agent_r"),
         (["simulator.kind=nowhere:Simulator"], "cannot load 'nowhere:Simulator'"),
         (["simulator.kind=model", "policy.context=96"], "no room for a situation and a task"),
     ],

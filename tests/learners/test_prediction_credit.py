@@ -255,7 +255,7 @@ def test_a_rule_that_cannot_work_is_refused_in_one_line(options, words):
         check_learning(load(overrides=options))
     assert "\n" not in str(refused.value)
     check_learning(load(overrides=[*options, "wia=off"]))
-    check_learning(load(overrides=[*options, "train.stage=sft"]))
+    check_learning(load(overrides=[*options, "method=sft", "train.tokens=1"]))
 
 
 def test_one_turn_of_each_episode_is_imitated_and_every_second_one_is_a_failure():

@@ -23,7 +23,7 @@ BAD = ["go to basket", *["look", "go to counter"] * 5]
 @pytest.fixture(scope="module")
 def pair():
     """The example of a tree with one good and one bad path, and the policy that made it."""
-    split, policy = kitchen("train.stage=eto", "revision.form=none")
+    split, policy = kitchen("method=eto")
     data = PreferenceData(split, policy, PlaceJudge(), None, 0.5)
     [found] = data.make([grow(split, policy, TASK, [GOOD, BAD])], [np.random.default_rng(0)])
     [example] = found.examples

@@ -79,7 +79,7 @@ def test_more_imitation_goes_on_where_it_was_killed(finished, config, tmp_path, 
     """The control is bounded by trained tokens, and its updates are numbered through."""
     start = finished[0] / "checkpoints" / "step-500000" / "policy"
     folder = tmp_path / "sft"
-    options = ["warmstart.epochs=0.05", "warmstart.batch_tokens=100", "train.stage=sft", f"policy.path={start}"]
+    options = ["warmstart.epochs=0.05", "warmstart.batch_tokens=100", "method=sft", f"policy.path={start}"]
     arguments = [str(argument) for argument in ("--config", config, f"run_dir={folder}", *options, "--resume")]
     kill_when(folder / "checkpoints" / "step-500050", *arguments[:-1], "train.tokens=1000000")
     assert not (folder / "result.json").exists()
@@ -154,7 +154,7 @@ def test_a_disk_that_is_full_already_is_one_line(copy, config):
         ["prompt.predictions=inline", "loss.prediction_credit=advantage"],
         ["prompt.predictions=followup", "loss.prediction_credit=advantage"],
         ["policy.dtype=bfloat16", "loss.kl=0", "loss.prediction_credit=none"],
-        ["train.stage=sft", "train.tokens=400", "warmstart.episodes=4"],
+        ["method=sft", "train.tokens=400", "warmstart.episodes=4"],
     ],
     ids=" ".join,
 )
@@ -165,7 +165,7 @@ def test_every_variant_goes_through_an_iteration(finished, config, tmp_path, ove
     arguments += ["rollout.num_groups=6"]  # of fewer it happens that all end alike, and nothing is learned
     assert train.main(["--config", str(config), *arguments, *overrides]) == 0
     rows = metrics(folder, "train")
-    if "train.stage=sft" in overrides:
+    if "method=sft" in overrides:
         assert rows == [] and json.loads((folder / "after.json").read_text())["policy_version"] > 0
         return
     [row] = rows

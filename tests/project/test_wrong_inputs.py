@@ -71,7 +71,7 @@ def said(main, arguments, places, capsys):
         (["env.id=Toy"], "there is no environment 'Toy'; did you mean RoleAgent/Toy-v0?"),
         (["rollout.group_size=1"], "compares the episodes of a group: set rollout.group_size to at least 2"),
         (["curriculum.epsilon=2"], "curriculum.epsilon"),
-        (["train.stage=revise", "revision.judge=step"], "revision.judge=step needs a model that follows instructions"),
+        (["method=agent_r", "revision.judge=step"], "revision.judge=step needs a model that follows instructions"),
         (["revision.replay=1"], "revision.replay"),
         (["warmstart.epochs=0"], "warmstart.epochs"),
         (["curriculum.library=zzz"], "cannot open the failure library zzz"),

@@ -26,6 +26,11 @@ _OF_RL = (
     "train.iterations train.shuffle"
 )
 
+
+def _reinforces(config: Config) -> bool:
+    return method_class(config.method).stage == "train"
+
+
 RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
     ("lora.alpha", lambda c: c.lora.rank > 0, "lora.rank=0 trains all weights"),
     (_SIZES, lambda c: not c.policy.path, "the model of policy.path has its own sizes"),
@@ -34,7 +39,7 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
     ("loss.imitated_turns", lambda c: c.loss.prediction_credit == "imitate", "it belongs to prediction_credit=imitate"),
     (
         "warmstart.[!e]* warmstart.epochs",
-        lambda c: c.warmstart.episodes > 0 or c.train.stage != "rl" or c.genenv,
+        lambda c: c.warmstart.episodes > 0 or not _reinforces(c) or c.genenv,
         "warmstart.episodes=0 leaves the warm start out",
     ),
     ("warmstart.round_episodes", lambda c: c.warmstart.rounds > 0, "warmstart.rounds=0 has no rounds"),
@@ -75,9 +80,9 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
     ),
     ("simulator.*", lambda c: c.genenv, "genenv=off writes no tasks"),
     ("simulator.augmentation", lambda c: c.simulator.kind == "static", "it belongs to simulator.kind=static"),
-    ("search.* revision.*", lambda c: c.train.stage in ("revise", "eto"), "they belong to train.stage=revise and eto"),
-    ("train.tokens", lambda c: c.train.stage in ("sft", "revise"), "it belongs to train.stage=sft and revise"),
-    (_OF_RL, lambda c: c.train.stage == "rl", "it belongs to train.stage=rl"),
+    ("search.* revision.*", lambda c: method_class(c.method).searches, "they belong to method=agent_r and eto"),
+    ("train.tokens", lambda c: method_class(c.method).imitates, "it belongs to method=sft and agent_r"),
+    (_OF_RL, lambda c: _reinforces(c), "the method is no reinforcement"),
     (
         "tracking.project",
         lambda c: any(name != "tensorboard" for name in c.tracking.to),

@@ -26,8 +26,12 @@ METHODS = {
     "ppo": "roleagent.learners.methods:PPO",
     "dapo": "roleagent.learners.methods:DAPO",
     "gspo": "roleagent.learners.methods:GSPO",
-    "agent_r": "roleagent.learners.methods:AgentR",
+    "agent_r": "roleagent.learners.agent_r.method:AgentR",
+    "eto": "roleagent.learners.agent_r.method:ETO",
+    "sft": "roleagent.learners.sft.method:SFT",
 }
+
+NO_REINFORCEMENT = ("agent_r", "eto", "sft")
 
 _PARTS = ("settings", "Options", "check", "sampler", "advantages", "loss", "after")
 
@@ -65,4 +69,4 @@ def method_class(name: Any) -> Any:
     return found
 
 
-__all__ = ["METHODS", "NoOptions", "method_class"]
+__all__ = ["METHODS", "NO_REINFORCEMENT", "NoOptions", "method_class"]

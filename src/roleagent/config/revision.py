@@ -43,7 +43,7 @@ class SearchConfig:
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class RevisionConfig:
-    """Agent-R: which paths are good and bad, who finds the mistake, and what is imitated (``train.stage=revise``)."""
+    """Agent-R: which paths are good and bad, who finds the mistake, and what is imitated (``method=agent_r``)."""
 
     iterations: Length = 3  # search, judge, splice, imitate, measure: so often
     alpha: tuple[Share, ...] = (0.5, 0.7, 1.0)  # by iteration, least reward of a good path; the last one from then on
@@ -59,7 +59,7 @@ class RevisionConfig:
     general: PathText = ""  # a file of conversations, one JSON object a line; empty: none, and eta is 1
     replay: ShareBelow1 = 0.2  # share of the loss for the data of the warm start
     epochs: tuple[Annotated[Number, Field(gt=0, le=1000)], ...] = (3.0, 1.0, 1.0)  # by iteration, passes over its data
-    lr: Rate = 0.0  # peak; 0: that of the warm start, of train.stage=eto 1e-6 and then 5e-7
+    lr: Rate = 0.0  # peak; 0: that of the warm start, of method=eto 1e-6 and then 5e-7
 
     @model_validator(mode="after")
     def _lists(self) -> RevisionConfig:

@@ -275,10 +275,8 @@ class TrainConfig:
     """The length of a run, its checkpoints and logs."""
 
     iterations: Count = 30  # of reinforcement
-    tokens: Count = (
-        0  # of train.stage=sft: trained tokens of the expert's commands; of train.stage=revise: most trained
-    )
-    # tokens per iteration, 0: all
+    tokens: Count = 0  # of method=sft: trained tokens of the expert's commands; of agent_r: most trained tokens per
+    # iteration, 0: all
     evaluate_every: Count = 0  # iterations; 0: only before and after
     evaluate_tasks: Count = 0  # of the evaluations between, the first so many of all types; 0: all
     checkpoint_every: Interval = "1"  # iterations, or minutes, e.g. 15m: a kill then loses no more than that
@@ -288,8 +286,6 @@ class TrainConfig:
     # advantages, or only the rewards `tool` and `process`, go to other turns of the batch; or the success rates that
     # train a simulator go to other tasks
     stop_on_alarm: Switch = False  # whether a collapse ends the run; a loss that is no number always does
-    stage: Literal["rl", "sft", "revise", "eto"] = "rl"  # what follows the warm start: reinforcement; more imitation, a
-    # control; Agent-R; or ETO, its baseline
 
 
 Trackers = Annotated[tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...], ONE_IS_A_LIST]

@@ -27,6 +27,7 @@ WORDS: Mapping[str, tuple[str, ...] | str] = {
     **dict.fromkeys(("mini_batch_size", "ppo_mini_batch_size", "num_mini_batches"), ("optim.minibatches",)),
     **dict.fromkeys(("gradient_accumulation_steps", "micro_batch_size", "ppo_micro_batch_size"), _MICRO),
     **dict.fromkeys(("ppo_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu", "max_tokens_per_gpu"), _MICRO),
+    "stage": ("method",),
     # Lengths.
     **dict.fromkeys(("max_completion_length", "max_new_tokens", "max_tokens", "response_length"), _LENGTH),
     "max_response_length": _LENGTH,

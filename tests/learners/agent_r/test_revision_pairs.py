@@ -86,8 +86,8 @@ def test_other_stages_only_warn_of_common_tasks():
 )
 def test_what_cannot_be_read_is_refused_before_the_run(option, words, tmp_path):
     (tmp_path / "lines").write_text("{}\n")
-    for stage in ("revise", "eto"):
-        split = world_of("method=agent_r", f"train.stage={stage}", f"revision.{option.format(tmp_path)}")
+    for method in ("agent_r", "eto"):
+        split = world_of(f"method={method}", f"revision.{option.format(tmp_path)}")
         with pytest.raises(ConfigError, match=words):
             check_run(split, resume=False)
 

@@ -195,7 +195,7 @@ def test_its_failures_are_kept_and_gone_on_from(whole, tmp_path, monkeypatch, ca
 
 def test_eto_prefers_the_good_path_of_each_pair_and_resumes(config, warm, tmp_path, monkeypatch):
     monkeypatch.setattr(preference, "BATCH_PAIRS", 2)
-    options = ["train.stage=eto", "revision.form=none", "revision.lr=1e-3"]
+    options = ["method=eto", "revision.lr=1e-3"]
     whole, folder = tmp_path / "whole", tmp_path / "killed"
     assert train.main(["--config", str(config), f"run_dir={whole}", *warm, *options]) == 0
     counters = json.loads((whole / "result.json").read_text())["counters"]

@@ -232,7 +232,7 @@ PRETRAINED = ("policy.path=/x", "warmstart.episodes=0", "deepspeed.zero_stage=1"
     ("options", "said"),
     [
         (["deepspeed.zero_stage=1"], "warmstart.optimizer=muon works on whole matrices"),
-        ([*PRETRAINED, "train.stage=revise"], "warmstart.optimizer=muon works on whole matrices"),
+        ([*PRETRAINED, "method=agent_r"], "warmstart.optimizer=muon works on whole matrices"),
         ([*PRETRAINED, "genenv=on", "simulator.weights=own"], "warmstart.optimizer=muon works on whole matrices"),
         (["deepspeed.extra={gradient_accumulation_steps: 4}"], "cannot set gradient_accumulation_steps"),
         (["lora.rank=8"], "name one with policy.path"),

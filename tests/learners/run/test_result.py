@@ -1,6 +1,6 @@
 """What a run says at its end: a table that fits a terminal, the curve on held-out tasks, what each stage brought."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -9,8 +9,10 @@ from rich.console import Console
 from roleagent.agents.evaluation.records import Record
 from roleagent.agents.evaluation.statistics import summarize
 from roleagent.config import load
+from roleagent.learners.method import method_of
 from roleagent.learners.run import evaluation
 from roleagent.learners.run.display import Display
+from roleagent.learners.sft.method import SFT
 
 TYPES = ("look_at_obj_in_light", "pick_clean_then_place_in_recep")
 SPLIT = {"env_id": "RoleAgent/ALFWorld-v0", "split": "valid_unseen", "tasks": 40, "digest": "0123456789abcdef"}
@@ -35,7 +37,9 @@ def run(tmp_path, monkeypatch):
     display.console = Console(width=80, record=True, highlight=False, markup=False)
     config = load(overrides=["train.evaluate_tasks=20"])
     folder = SimpleNamespace(path=tmp_path, read_json=between.get)
-    return SimpleNamespace(display=display, config=config, folder=folder, progress=SimpleNamespace(step=30))
+    return SimpleNamespace(
+        display=display, config=config, method=method_of(config), folder=folder, progress=SimpleNamespace(step=30)
+    )
 
 
 def shown(run, **found):
@@ -70,5 +74,5 @@ def test_a_run_without_a_gain_is_warned_of_and_told_where_to_look(run):
 
 
 def test_stages_have_their_own_names(run):
-    run.config = replace(run.config, train=replace(run.config.train, stage="sft"))
+    run.method = SFT(run.config)
     assert shown(run, before=measured(20), after=measured(30))[-1].startswith("imitation      +25.0 points greedy")

@@ -1,0 +1,72 @@
+"""Agent-R and ETO as methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from roleagent.config import ConfigError
+from roleagent.learners.method import Method, Start
+
+
+class AgentR(Method):
+    """Agent-R: bad paths of search trees are cut at their first mistake and continued by good ones, and imitated."""
+
+    # Predictions would cost a second reply at every expansion of the search, and change nothing in it.
+    settings: ClassVar[Mapping[str, Any]] = {"revision": {"form": "note"}, "wia": False}
+    stage: ClassVar[str] = "revise"
+    brings = "Agent-R"
+    imitates = True
+    searches = True
+
+    def check(self) -> None:
+        from roleagent.learners.agent_r.data import check_revision
+
+        env = self.config.env
+        if env.train_split == env.eval_split:
+            raise ConfigError(
+                "Agent-R imitates the tasks that it searches: set env.eval_split to another split than these"
+            )
+        check_revision(self.config)
+
+    def needs_demonstrations(self) -> bool:
+        return self.imitates and self.config.revision.replay > 0
+
+    def training(self, start: Start) -> None:
+        """Iterations of search, judgement, revision and imitation."""
+        from roleagent.agents.search import Search
+        from roleagent.learners.agent_r import iterate
+        from roleagent.learners.agent_r.learning import learn_examples
+        from roleagent.learners.rl import open_sampler, sync_weights
+        from roleagent.learners.run.evaluation import evaluate_split
+
+        run, split, policy, actor = start.run, start.split, start.policy, start.actor
+        run.enter(self.stage)
+        needed = self.needs_demonstrations()
+        replayed = [*start.segments, *start.data.corrections().segments(policy)] if needed else []
+        sampler = open_sampler(run, split, actor)
+        searcher = Search.open(split, actor)
+        for iteration in iterate.iterations(run):
+            # Search every task as a tree; find the first mistakes, and splice good steps behind them.
+            for batch in iterate.tree_batches(run, sampler, iteration):
+                trees = iterate.search(run, searcher, batch)
+                iterate.make_examples(run, split, actor, batch, trees)
+
+            # Imitate good and spliced trajectories. Failures choose the next tasks.
+            examples = iterate.collect(run, sampler, iteration)
+            actor.offload()
+            learner = learn_examples(run, policy, examples, replayed)
+            sync_weights(run, learner, actor)
+
+            result = evaluate_split(run, start.held_out, actor, f"revision/after-{iteration:03d}")
+            iterate.finish(run, learner, result)
+        searcher.close()
+
+
+class ETO(AgentR):
+    """ETO (arXiv 2403.02502), a baseline: the good path of a tree is preferred to the bad one."""
+
+    settings: ClassVar[Mapping[str, Any]] = {"wia": False}
+    stage: ClassVar[str] = "eto"
+    brings = "ETO"
+    imitates = False
