@@ -81,11 +81,8 @@ class SimulatorConfig:
     k_min: Share = 0.1  # half-width of the band of rates that train the simulator; at least 1 / group_size
     rwr_lambda: Amount = 1.0  # lambda: a record weighs exp(lambda * reward)
     window: Count = 4  # iterations whose records train the simulator; 0: all
-    shares: tuple[Share, Share] = (
-        0.5,
-        0.25,
-    )  # of a batch: new tasks, and ones that were accepted before and not always
-    # solved; the rest is base tasks
+    shares: tuple[Share, Share] = (0.5, 0.25)  # of a batch: new tasks, and ones that were accepted before and not
+    # always solved; the rest is base tasks
     variations: Length = 4  # tasks that are written for one situation
     augmentation: Positive = 5.0  # of kind static: tasks of its list, times those of the training split
     plan_share: ShareAbove0 = 0.5  # of the environment's max_steps that a task's plan may have; some grammars ignore it

@@ -153,10 +153,9 @@ class RolloutConfig:
     # detached predictions stand in no later prompt
     action_tokens: Length = 24  # maximum tokens per action reply
     prediction_tokens: Length = 64  # maximum tokens per prediction reply
-    predicted_turns: Literal["all", "compared"] = (
-        "all"  # turns of training episodes that predict. compared: those whose
-    )
-    # score changes an advantage: of episodes with a return, in a state that other turns share, in groups with variance
+    predicted_turns: Literal["all", "compared"] = "all"  # turns of training episodes that predict. compared: those
+    # whose score changes an advantage: of episodes with a return, in a state that other turns share, in groups with
+    # variance
     backend: Text = "local"  # what samples: local (transformers in this process), vllm, or module:Class
     ahead: Annotated[Integer, Field(ge=0, le=1)] = 0  # batches that are played before the update on the last one ends;
     # needs a sampler beside the learner: vllm.url, or module:Class
