@@ -29,8 +29,9 @@ examples:
       python evaluate.py --env RoleAgent/ALFWorld-v0 --split valid_seen --agent my_module:MyAgent
   right single steps after the expert's history, and no episodes (GenEnv's measure of ALFWorld)
       python evaluate.py --agent runs/role_agent-alfworld-v0-seed0 --single-step
-  two evaluations, task by task (record files or run folders)
-      python evaluate.py compare evaluations/a.jsonl evaluations/b.jsonl
+  a minus b, task by task (record files or run folders); all agents on all splits as a table
+      python evaluate.py compare evaluations/a.jsonl --against evaluations/b.jsonl
+      python evaluate.py table evaluations/*.jsonl --format latex
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ from roleagent.imports import searched_first
 from roleagent.learners.run.display import Display
 from roleagent.learners.run.folder import CheckpointError, read_config
 from roleagent.reports.eval_display import report, run_comparison, so_far
+from roleagent.reports.tables import run_table
 from roleagent.slow_notice import waiting
 from roleagent.types import Trajectory
 
@@ -328,7 +330,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = options_of(sys.argv[1:] if arguments is None else arguments, __doc__, name)
     try:
         with searched_first():  # module:Class is looked for in the working directory
-            result = (run_comparison if options.compare else evaluate)(options)
+            if options.verb == "table":
+                print(run_table(options), end="")
+                return 0
+            result = (run_comparison if options.verb else evaluate)(options)
     except (ConfigError, CheckpointError, PolicyError, EndpointError, MissingPackage, ValueError, OSError) as error:
         print(error if isinstance(error, MissingPackage) else f"{name}: {error}", file=sys.stderr)
         return 2

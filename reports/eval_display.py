@@ -6,9 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from roleagent.agents.evaluation.comparison import EvalRecords, compare
+from roleagent.agents.evaluation.comparison import EvalRecords, compare_all
 from roleagent.agents.evaluation.records import Record, RecordFile
 from roleagent.agents.evaluation.statistics import result_rows, spending
 from roleagent.config import ConfigError
@@ -89,36 +87,39 @@ def report(
 
 
 def run_comparison(options: argparse.Namespace) -> dict[str, Any]:
-    """Compares two sides, prints the table, returns the result."""
-    first, second = options.records, options.against
-    if not second:
+    """Compares one side with each other one on each split, prints the tables, returns the results."""
+    first, others = options.records, options.against
+    if not others:
         if len(first) != 2:
             raise ConfigError("name two record files, or several and after --against those of the other side")
-        first, second = first[:1], first[1:]
-    one, other = ([EvalRecords.read(path) for path in side] for side in (first, second))
-    result = compare(one, other, np.random.default_rng(options.seed))
-    with Display(f"A: {', '.join(result['first'])}\nB: {', '.join(result['second'])}") as display:
-        report_comparison(display, result)
-    return result
+        first, others = first[:1], [first[1:]]
+    mine, *theirs = ([EvalRecords.read(path) for path in side] for side in (first, *others))
+    found = compare_all(mine, theirs, options.seed)
+    with Display("A minus B: above zero, A has more") as display:
+        for result in found:
+            report_comparison(display, result)
+    return {"comparisons": found}
 
 
 def report_comparison(display: Display, result: Mapping[str, Any]) -> None:
     """Shows the result of :func:`~roleagent.agents.evaluation.comparison.compare`."""
     task_split = result["task_split"]
+    display.say(f"A: {', '.join(result['first'])}")
+    display.say(f"B: {', '.join(result['second'])}")
     display.say(f"on {task_split['env_id']}:{task_split['split']} ({split_text(task_split)})")
     for name, (a, b) in result["differs"].items():
         display.warn(f"not the same on both sides: {name} (A: {', '.join(a)}; B: {', '.join(b)})")
     if result["left_out"]:
         display.warn(f"{result['left_out']} tasks have no outcome on one side and are left out")
     display.table(
-        "B minus A, with 95 % bootstrap intervals over tasks",
-        ["", "n", "A", "B", "B − A", "only A : only B\nwon (McNemar)"],
+        "A minus B, with 95 % bootstrap intervals over tasks",
+        ["", "n", "A", "B", "A − B", "only A : only B\nwon (McNemar)"],
         comparison_rows(result),
     )
     if seeds := result["seeds"]:
         low, high = seeds["interval"]
         display.say(
-            f"over seeds: {100 * seeds['difference']:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}]"
+            f"A minus B over seeds: {100 * seeds['difference']:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}]"
             f"{' (paired by run)' if seeds['paired'] else ''}"
         )
 

@@ -64,6 +64,11 @@ class EvalRecords:
             raise ValueError(f"{path} does not say on which tasks it was measured ({', '.join(absent)} missing)")
         return found
 
+    @property
+    def agent(self) -> str:
+        """The agent's name; of an evaluation during training, the run folder's."""
+        return str(self.settings["agent"]["name"] if "agent" in self.settings else self.path.resolve().parent.name)
+
     @classmethod
     def of(cls, name: str, summary: Mapping[str, Any]) -> EvalRecords:
         """Those of an evaluation of a training run (``before.json``, …), without its settings."""
@@ -118,16 +123,17 @@ def _settings_of_run(config: Path) -> dict[str, Any]:
 
 
 def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np.random.Generator) -> dict[str, Any]:
-    """Compares the second side with the first.
+    """The first side minus the second.
 
     Args:
         first, second: each one agent's evaluations, at least one.
         rng: of the bootstrap.
 
     Returns:
-        ``task_split``; ``differs``: settings that are not the same, with both values; ``left_out``: tasks without an
-        outcome on a side; ``success`` over all tasks, ``by_type``, and ``metrics`` and ``steps`` by name, each with
-        ``tasks``, both values, the ``difference`` and its ``interval``; of success also ``only_first``, ``only_second``
+        ``task_split``; ``first`` and ``second``, the files; ``difference``, in words; ``differs``: settings that are
+        not the same, with both values; ``left_out``: tasks without an outcome on a side; ``success`` over all tasks,
+        ``by_type``, and ``metrics`` and ``steps`` by name, each with ``tasks``, both values, the ``difference`` (first
+        minus second) and its ``interval``; of success also ``only_first``, ``only_second``
         and McNemar's ``p`` where each task was played once; ``seeds``: the difference and its interval over
         evaluations, where both sides have several (``paired``: the same runs in the same order, measured twice).
 
@@ -152,7 +158,7 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
 
     def cell(tasks: Sequence[str], value: Callable[[Record], float]) -> dict[str, Any]:
         pairs = np.array([[np.mean([value(record) for record in side[task]]) for side in sides] for task in tasks])
-        found = statistics.difference(pairs[:, 1] - pairs[:, 0], rng)
+        found = statistics.difference(pairs[:, 0] - pairs[:, 1], rng)
         means = pairs.mean(axis=0)
         interval = [found.low, found.high]
         return {
@@ -176,6 +182,7 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
         "task_split": dict(task_split),
         "first": [str(one.path) for one in first],
         "second": [str(one.path) for one in second],
+        "difference": "first minus second",
         "differs": _differences(first, second),
         "left_out": int(task_split["tasks"]) - len(common),
         "success": success(common),
@@ -184,6 +191,37 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
         "steps": cell(common, lambda record: float(record.steps)),
         "seeds": _over_seeds(first, second, set(common)),
     }
+
+
+def by_split(side: Sequence[EvalRecords]) -> dict[str, list[EvalRecords]]:
+    """Evaluations by the tasks and the data that they were measured on, in the order of their first file."""
+    found: dict[str, list[EvalRecords]] = defaultdict(list)
+    for one in side:
+        found[json.dumps(one.task_split, sort_keys=True)].append(one)
+    return dict(found)
+
+
+def compare_all(
+    first: Sequence[EvalRecords], others: Sequence[Sequence[EvalRecords]], seed: int
+) -> list[dict[str, Any]]:
+    """The first side minus each other one, on each split: a result of :func:`compare` for each.
+
+    Raises:
+        ValueError: a side was measured on a split that the other one was not.
+    """
+    found = []
+    for other in others:
+        ours, theirs = by_split(first), by_split(other)
+        for split in {**ours, **theirs}:
+            if split not in ours or split not in theirs:
+                (alone, *_), others = (ours[split], other) if split in ours else (theirs[split], first)
+                splits = ", ".join(dict.fromkeys(_named(one.task_split) for one in others))
+                raise ValueError(
+                    f"{alone.path} was measured on {_named(alone.task_split)} and the other side on {splits}: only "
+                    "success on the same tasks and data can be compared"
+                )
+            found.append(compare(ours[split], theirs[split], np.random.default_rng(seed)))
+    return found
 
 
 def by_task(side: Sequence[EvalRecords]) -> dict[str, list[Record]]:
@@ -204,9 +242,9 @@ def _over_seeds(first: Sequence[EvalRecords], second: Sequence[EvalRecords], com
     # One run before and after: its seed is the same on both sides.
     paired = [one.path.parent for one in first] == [one.path.parent for one in second] and _own_folders(first)
     if paired:
-        found = statistics.spread(np.subtract(shares[1], shares[0]))
+        found = statistics.spread(np.subtract(*shares))
     else:
-        found = statistics.spread_difference(shares[1], shares[0])
+        found = statistics.spread_difference(*shares)
     if found is None:
         return None
     interval = [found.low, found.high]

@@ -10,38 +10,57 @@ from roleagent.commands import Parser, add_json, from_zero, natural, out_file, p
 from roleagent.program import as_called
 
 _COMPARE = """\
-Compares two evaluations of the same split, task by task: the difference in success with a bootstrap interval over
-tasks, over all and per task type, McNemar's exact test where each task was played once, and the environment's measures.
+Compares two evaluations of the same split, task by task: the first one's success minus the other one's, with a
+bootstrap interval over tasks, over all and per task type, McNemar's exact test where each task was played once, and the
+environment's measures. Above zero, the first one has more. Files of several splits are compared split by split.
 Where the output is no terminal, its last line is the result as JSON.
 
 examples:
-  two agents, evaluated by evaluate.py
-      python evaluate.py compare evaluations/a.jsonl evaluations/b.jsonl
-  two training runs at their ends; one run before and after training
-      python evaluate.py compare runs/gigpo runs/role_agent
-      python evaluate.py compare runs/role_agent/before.json runs/role_agent/after.json
-  several seeds on each side
-      python evaluate.py compare runs/gigpo-0 runs/gigpo-1 --against runs/role_agent-0 runs/role_agent-1
+  two agents, evaluated by evaluate.py: a minus b
+      python evaluate.py compare evaluations/a.jsonl --against evaluations/b.jsonl
+  two training runs at their ends; what one run gained
+      python evaluate.py compare runs/role_agent --against runs/gigpo
+      python evaluate.py compare runs/role_agent/after.json --against runs/role_agent/before.json
+  several seeds on each side, and two baselines
+      python evaluate.py compare runs/role_agent-0 runs/role_agent-1 --against runs/gigpo-0 runs/gigpo-1 \\
+          --against runs/grpo-0 runs/grpo-1
+"""
+
+_TABLE = """\
+Prints a table of agents × environments from record files: success in percent with 95 % intervals over tasks. Files of
+one agent on one split (other seeds) are one cell. Nothing is played.
+
+examples:
+  for a page, a paper and a program
+      python evaluate.py table evaluations/*.jsonl
+      python evaluate.py table evaluations/*.jsonl --format latex > success.tex
+      python evaluate.py table evaluations/*.jsonl --format csv > success.csv
+  the seeds of two methods, named
+      python evaluate.py table --row GRPO runs/grpo-0 runs/grpo-1 --row Role-Agent runs/role_agent-0 runs/role_agent-1
 """
 
 
 def options_of(arguments: Sequence[str], text: str | None, name: str) -> argparse.Namespace:
-    """The options of ``evaluate.py``, with ``compare`` set if that is the first word.
+    """The options of ``evaluate.py``, with ``verb`` set to the first word if that is ``compare`` or ``table``.
 
     Args:
         arguments: the command line.
         text: the program's docstring.
         name: of the program as it was called.
     """
-    comparing = [*arguments[:1]] == ["compare"]
-    parser = compare_parser(name) if comparing else evaluation_parser(text, name)
-    return parser.parse_args(arguments[comparing:], argparse.Namespace(compare=comparing))
+    parsers = {"compare": compare_parser, "table": table_parser}
+    verb = arguments[0] if arguments and arguments[0] in parsers else ""
+    parser = parsers[verb](name) if verb else evaluation_parser(text, name)
+    return parser.parse_args(arguments[bool(verb) :], argparse.Namespace(verb=verb))
 
 
 def evaluation_parser(text: str | None, name: str) -> Parser:
     """The parser of ``evaluate.py``, whose docstring is ``text``."""
     parser = Parser(
-        name, as_called(text or "", name), usage=f"{name} [options], or {name} compare …", allow_abbrev=False
+        name,
+        as_called(text or "", name),
+        usage=f"{name} [options], or {name} compare …, or {name} table …",
+        allow_abbrev=False,
     )
     who = parser.add_argument_group("agent")
     who.add_argument(
@@ -157,7 +176,34 @@ def compare_parser(name: str) -> Parser:
         type=Path,
         help="record files, run folders (their after.json), or a run's before.json, iteration-….json or after.json",
     )
-    parser.add_argument("--against", nargs="+", type=Path, default=[], metavar="RECORDS", help="the other side")
+    parser.add_argument(
+        "--against",
+        nargs="+",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="RECORDS",
+        help="the other side, whose success is subtracted; repeatable, for several others",
+    )
     parser.add_argument("--seed", type=whole, default=0, help="of the bootstrap (default: %(default)s)")
     add_json(parser)
+    return parser
+
+
+def table_parser(name: str) -> Parser:
+    """The parser of ``evaluate.py table``."""
+    parser = Parser(f"{name} table", as_called(_TABLE, name))
+    files = "record files, or run folders (their after.json)"
+    parser.add_argument("records", nargs="*", type=Path, help=f"{files}; a row is called after the agent")
+    parser.add_argument(
+        "--row",
+        nargs="+",
+        action="append",
+        default=[],
+        metavar=("NAME", "RECORDS"),
+        help="a row with a name of its own",
+    )
+    parser.add_argument(
+        "--format", choices=("markdown", "latex", "csv"), default="markdown", help="default: %(default)s"
+    )
     return parser

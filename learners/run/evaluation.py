@@ -124,8 +124,8 @@ def report(run: Run, found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 def gain(before: Mapping[str, Any], after: Mapping[str, Any]) -> Estimate:
     """The difference of success between two evaluations of the same tasks, paired by task."""
-    first, second = EvalRecords.of("before", before), EvalRecords.of("after", after)
-    found = compare([first], [second], np.random.default_rng(0))["success"]
+    start, end = EvalRecords.of("before", before), EvalRecords.of("after", after)
+    found = compare([end], [start], np.random.default_rng(0))["success"]
     return Estimate(found["difference"], *found["interval"])
 
 

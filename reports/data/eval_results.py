@@ -49,8 +49,8 @@ def measure_gain(evaluations: Mapping[str, Mapping[str, Any]]) -> Gain | None:
     if len(names) < 2 or names[0] != "before":
         return None
     try:
-        sides = [EvalRecords.of(name, evaluations[name]) for name in (names[0], names[-1])]
-        found = compare(sides[:1], sides[1:], np.random.default_rng(0))
+        before, last = (EvalRecords.of(name, evaluations[name]) for name in (names[0], names[-1]))
+        found = compare([last], [before], np.random.default_rng(0))
         return {"until": names[-1], "all": _cell(found["success"]), "by_type": _by_type(found["by_type"])}
     except (KeyError, TypeError, ValueError, AttributeError):  # no records, or records of another version
         return None
@@ -61,5 +61,6 @@ def _by_type(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]
 
 
 def _cell(cell: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("tasks", "difference", "interval", "only_first", "only_second")
-    return {name: cell[name] for name in names if name in cell}
+    names = {"tasks": "tasks", "difference": "difference", "interval": "interval"}
+    names |= {"only_first": "only_last", "only_second": "only_before"}
+    return {called: cell[name] for name, called in names.items() if name in cell}

@@ -188,7 +188,7 @@ class Gain(TypedDict):
 
     Each part has ``tasks``, the ``difference`` of the shares won, its 95 % ``interval`` over pairs
     (:func:`roleagent.agents.evaluation.comparison.compare`), and, if every task was played once, the numbers
-    of tasks won ``only_first`` and ``only_second``.
+    of tasks won ``only_before`` and ``only_last``.
     """
 
     until: str  # name of the later evaluation

@@ -37,8 +37,8 @@ function gainOf(run, type) {
     : difference(before?.by_type?.[type], after?.by_type?.[type]);
 }
 
-// Of the tasks that both played: how many only the first one won, and how many only the second.
-const changed = (found) => (known(found?.cell?.only_first) ? `${found.cell.only_first} : ${found.cell.only_second}` : "–");
+// Of the tasks that both measurements played: how many only the one before won, and how many only the last one.
+const changed = (found) => (known(found?.cell?.only_before) ? `${found.cell.only_before} : ${found.cell.only_last}` : "–");
 
 // Newcombe's interval of the difference of two shares, from their own (Wilson) intervals.
 function difference(first, second) {
@@ -206,7 +206,7 @@ function evaluationTable(run, place, several) {
         run.members
           ? `Means over ${run.members} runs, with the lowest and the highest of them.`
           : run.gain
-            ? "Intervals are 95 %. The gain's is over pairs, as both measurements played the same tasks. Only first : only last won counts tasks that only the first, and only the second, solved."
+            ? "Intervals are 95 %. The gain's is over pairs, as both measurements played the same tasks. Only first : only last won counts tasks that only the first, and only the last one, solved."
           : "Intervals are 95 %. The gain's treats the two measurements as independent, because results per task are missing. It is too wide if both played the same tasks.",
       ),
     folded(`Every evaluation (${all.length})`, () =>

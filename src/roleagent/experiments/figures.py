@@ -223,7 +223,7 @@ def difference(first: ArmRuns, second: ArmRuns, evaluation: Evaluation, measure:
         [replace(one, records=concerned(one.records, measure)) for one in side.measured(evaluation, seeds)]
         for side in (second, first)
     )
-    found = compare(theirs, ours, np.random.default_rng(0))
+    found = compare(ours, theirs, np.random.default_rng(0))
     cell = found[SUCCESS] if is_success(measure) else found["metrics"][measure]
     pairs, gaps = [], []
     for one, other in zip(theirs, ours, strict=True):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from roleagent.experiments.figures import (
 from roleagent.experiments.pictures import draw
 from roleagent.experiments.plan import SUCCESS, Evaluation, Plan
 from roleagent.options import ConfigError
+from roleagent.reports.tables import csv_text, latex_table, latex_text, markdown_row
 
 
 def write_report(plan: Plan, out: Path, name: str) -> dict[str, Any]:
@@ -52,8 +51,8 @@ def write_report(plan: Plan, out: Path, name: str) -> dict[str, Any]:
     pictures = draw(arms, gains, out / "pictures")
     lines = _pages(plan, arms, gains, {what: path.relative_to(out) for what, path in pictures.items()}, name)
     (out / "report.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
-    write_csv(out / "success.csv", list(success_rows(plan, arms)))
-    write_csv(out / "differences.csv", [difference_row(one) for one in gains])
+    (out / "success.csv").write_text(csv_text(list(success_rows(plan, arms))), encoding="utf-8")
+    (out / "differences.csv").write_text(csv_text([difference_row(one) for one in gains]), encoding="utf-8")
     (out / "success.tex").write_text(success_latex(plan, arms), encoding="utf-8")
     (out / "differences.tex").write_text(differences_latex(gains), encoding="utf-8")
     first = plan.evaluations[0]
@@ -89,15 +88,6 @@ def difference_row(one: Difference) -> dict[str, Any]:
     }
 
 
-def write_csv(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes rows with a header of all their keys; a missing value is an empty cell."""
-    header = list(dict.fromkeys(key for row in rows for key in row))
-    with file.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, header, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def success_latex(plan: Plan, arms: Sequence[ArmRuns]) -> str:
     """The measure of every arm in every evaluation, in percent, with Student's interval over seeds."""
     rows = []
@@ -124,37 +114,6 @@ def differences_latex(found: Sequence[Difference]) -> str:
         rows.append([*names, f"{one.evaluation.temperature:g}", seeds, *_latex_interval(spread, signed=True), least])
     header = ["arm", "over", "measure", "temperature", "seeds", "points", "95\\,\\%", "detectable"]
     return latex_table(header, rows, left=3)
-
-
-def latex_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A table of booktabs.
-
-    Args:
-        left: number of left-aligned columns.
-
-    >>> print(latex_table(["arm", "points"], [["GRPO", "$+1.0$"]]), end="")
-    % \\usepackage{booktabs}
-    \\begin{tabular}{lr}
-    \\toprule
-    arm & points \\\\
-    \\midrule
-    GRPO & $+1.0$ \\\\
-    \\bottomrule
-    \\end{tabular}
-    """
-    lines = [" & ".join(cells) + r" \\" for cells in (header, *rows)]
-    columns = "l" * left + "r" * (len(header) - left)
-    begin = ["% \\usepackage{booktabs}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0], r"\midrule"]
-    return "\n".join([*begin, *lines[1:], r"\bottomrule", r"\end{tabular}"]) + "\n"
-
-
-def latex_text(text: str) -> str:
-    """A name in LaTeX.
-
-    >>> print(latex_text("H_1 & 20 %"))
-    H\\_1 \\& 20 \\%
-    """
-    return re.sub(r"([&%$#_{}])", r"\\\1", text.replace("\\", r"\textbackslash "))
 
 
 def _latex_interval(found: Estimate, signed: bool) -> tuple[str, str]:
@@ -212,11 +171,11 @@ def _success(arms: Sequence[ArmRuns], evaluation: Evaluation) -> Iterator[str]:
     types = sorted({name for one in found.values() for name in one["by_type"]})
     metrics = sorted({name for one in found.values() for name in one["metrics"]})
     over_seeds = f"{arms[0].measure} by seed, %"
-    yield _row("arm", "seeds", "success, %", over_seeds, *metrics, *(name.replace("_", " ") for name in types))
-    yield _row(*("---",) * (4 + len(metrics) + len(types)))
+    yield markdown_row("arm", "seeds", "success, %", over_seeds, *metrics, *(name.replace("_", " ") for name in types))
+    yield markdown_row(*("---",) * (4 + len(metrics) + len(types)))
     for name, one in found.items():
         spread = one["over_seeds"]
-        yield _row(
+        yield markdown_row(
             name,
             str(len(one["seeds"])),
             _percent(one["all"]),
@@ -234,10 +193,10 @@ def _success(arms: Sequence[ArmRuns], evaluation: Evaluation) -> Iterator[str]:
 def _behavior(arms: Sequence[ArmRuns], evaluation: Evaluation) -> Iterator[str]:
     found = {arm.name: behavior(arm.records(evaluation)) for arm in arms}
     names = list(dict.fromkeys(name for one in found.values() for name in one))
-    yield _row("per episode", *(name.replace("_", " ") for name in names))
-    yield _row(*("---",) * (1 + len(names)))
+    yield markdown_row("per episode", *(name.replace("_", " ") for name in names))
+    yield markdown_row(*("---",) * (1 + len(names)))
     for arm, one in found.items():
-        yield _row(arm, *(f"{one.get(name, 0.0):.2f}" for name in names))
+        yield markdown_row(arm, *(f"{one.get(name, 0.0):.2f}" for name in names))
     yield (
         "\n*Loops n*: the most consecutive repetitions of one block of n commands. *False alarms*: revisions after a "
         "step without a mistake.\n"
@@ -248,10 +207,10 @@ def _differences(found: Sequence[Difference]) -> Iterator[str]:
     if not found:
         return
     title = f"difference in {found[0].measure}, points"
-    yield _row(title, "seeds", "over tasks", "over seeds", "by seed", "detectable", "alone", "McNemar's p")
-    yield _row(*("---",) * 8)
+    yield markdown_row(title, "seeds", "over tasks", "over seeds", "by seed", "detectable", "alone", "McNemar's p")
+    yield markdown_row(*("---",) * 8)
     for one in found:
-        yield _row(
+        yield markdown_row(
             f"{one.arm} over {one.over}",
             str(len(one.seeds)),
             _points(one.over_tasks),
@@ -270,15 +229,15 @@ def _differences(found: Sequence[Difference]) -> Iterator[str]:
 
 
 def _efficiency(plan: Plan, arms: Sequence[ArmRuns]) -> Iterator[str]:
-    yield _row(
+    yield markdown_row(
         *("arm", f"environment steps to a {plan.measure} of {100 * plan.threshold:.0f} %", "reached by"),
         f"{plan.measure} averaged over the steps",
     )
-    yield _row("---", "---", "---", "---")
+    yield markdown_row("---", "---", "---", "---")
     for arm in arms:
         found = efficiency(arm, plan.threshold)
         steps = ", ".join(f"{'' if reached else '> '}{value:,.0f}" for value, reached in found["steps"].values())
-        yield _row(arm.name, steps, f"{found['reached']} of {len(arm.runs)}", f"{100 * found['mean']:.1f} %")
+        yield markdown_row(arm.name, steps, f"{found['reached']} of {len(arm.runs)}", f"{100 * found['mean']:.1f} %")
     yield "\nMeasured on the split during training, one episode per task; interpolated between measurements.\n"
 
 
@@ -307,10 +266,10 @@ def _mechanisms(arms: Sequence[ArmRuns]) -> Iterator[str]:
     columns = {title: [arm.mean(name) for arm in arms] for name, title in _LOGGED}
     columns["largest mismatch of a token"] = [arm.mean("mismatch_max", max) for arm in arms]
     columns = {title: cells for title, cells in columns.items() if any(cell is not None for cell in cells)}
-    yield _row("mean over iterations", *columns)
-    yield _row(*("---",) * (1 + len(columns)))
+    yield markdown_row("mean over iterations", *columns)
+    yield markdown_row(*("---",) * (1 + len(columns)))
     for arm, *cells in zip(arms, *columns.values(), strict=True):
-        yield _row(arm.name, *map(_number, cells))
+        yield markdown_row(arm.name, *map(_number, cells))
     yield ""
 
 
@@ -322,7 +281,7 @@ def _prediction_correlation(plan: Plan, arms: Sequence[ArmRuns]) -> Iterator[str
             if found is not None:
                 r = found["r"]
                 rows.append(
-                    _row(
+                    markdown_row(
                         arm.name,
                         f"{evaluation.temperature:g}",
                         str(found["n"]),
@@ -338,8 +297,10 @@ def _prediction_correlation(plan: Plan, arms: Sequence[ArmRuns]) -> Iterator[str
         what, halves = ("outcome", ("won", "lost")) if by_success else (plan.measure, ("above its mean", "below"))
         yield f"{kind} of an episode's mean prediction score and {what}:\n"
         turns = "r of training turns", "given validity"
-        yield _row("arm", "temperature", "episodes", "r", *(f"prediction score, {half}" for half in halves), *turns)
-        yield _row(*("---",) * 8)
+        yield markdown_row(
+            "arm", "temperature", "episodes", "r", *(f"prediction score, {half}" for half in halves), *turns
+        )
+        yield markdown_row(*("---",) * 8)
         yield from rows
         yield (
             "\nThe interval is a bootstrap over tasks. Published, of outcomes: 0.41 over 200 rollouts. The last two "
@@ -353,11 +314,11 @@ def _origins(arms: Sequence[ArmRuns]) -> Iterator[str]:
     if not rows:
         return
     yield "Groups chosen by the curriculum, and uniformly drawn groups:\n"
-    yield _row("arm", "chosen by", "groups", "reward, %", "zero variance, %", "never won, %")
-    yield _row(*("---",) * 6)
+    yield markdown_row("arm", "chosen by", "groups", "reward, %", "zero variance, %", "never won, %")
+    yield markdown_row(*("---",) * 6)
     for name, chosen, found in rows:
         shares = (f"{100 * share:.0f}" for share in (found.reward, found.zero_variance, found.never_won))
-        yield _row(name, chosen, str(found.groups), *shares)
+        yield markdown_row(name, chosen, str(found.groups), *shares)
     yield ""
 
 
@@ -379,11 +340,11 @@ def _written_tasks(arms: Sequence[ArmRuns]) -> Iterator[str]:
         **{"live_ratio": "ratio", "fresh_success": "fresh: success, %", "fresh_in_band": "fresh in band, %"},
         **{"base_in_band": "base in band, %", "forgetting": "forgetting, points"},
     }
-    yield _row("arm", *names.values())
-    yield _row(*("---",) * (1 + len(names)))
+    yield markdown_row("arm", *names.values())
+    yield markdown_row(*("---",) * (1 + len(names)))
     for arm, rows in found:
         cells = (by_seed(rows, name, _ratio if name == "live_ratio" else _share) for name in names)
-        yield _row(arm, *cells)
+        yield markdown_row(arm, *cells)
     yield (
         "\nBy seed. *Live* tasks are neither always nor never solved: means over the probes, in which the same weights "
         "play tasks of both simulators. The rest are means over the last third of the iterations. *Forgetting* is the "
@@ -405,35 +366,31 @@ def _library(arms: Sequence[ArmRuns]) -> Iterator[str]:
         return
     names = sorted({mode for _, modes in grown for mode in modes})
     yield "Tasks in the failure library at the end, by failure mode, mean over seeds:\n"
-    yield _row("failure mode", *(arm.name for arm, _ in grown))
-    yield _row(*("---",) * (1 + len(grown)))
+    yield markdown_row("failure mode", *(arm.name for arm, _ in grown))
+    yield markdown_row(*("---",) * (1 + len(grown)))
     for mode in names:
         cells = []
         for arm, modes in grown:
             ends = [rows[-1] for rows in modes.get(mode, {}).values()]
             cells.append(f"{sum(ends) / len(arm.runs):.0f}")
         if set(cells) != {"0"}:
-            yield _row(mode.replace("_", " "), *cells)
+            yield markdown_row(mode.replace("_", " "), *cells)
     yield ""
 
 
 def _times(arms: Sequence[ArmRuns]) -> Iterator[str]:
     found = {arm.name: time_shares(arm) for arm in arms}
     parts = [name for name in next(iter(found.values())) if name != "seconds"]
-    yield _row("arm", "seconds per iteration", *parts)
-    yield _row(*("---",) * (2 + len(parts)))
+    yield markdown_row("arm", "seconds per iteration", *parts)
+    yield markdown_row(*("---",) * (2 + len(parts)))
     for name, shares in found.items():
-        yield _row(name, f"{shares['seconds']:.1f}", *(f"{100 * shares[part]:.0f} %" for part in parts))
+        yield markdown_row(name, f"{shares['seconds']:.1f}", *(f"{100 * shares[part]:.0f} %" for part in parts))
     yield ""
 
 
 def _picture(pictures: dict[str, Path], what: str, text: str) -> Iterator[str]:
     if what in pictures:
         yield f"![{text}]({pictures[what].as_posix()})\n"
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _percent(found: Estimate) -> str:

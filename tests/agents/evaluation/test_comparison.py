@@ -1,5 +1,6 @@
 """Statistics against known values and against chance itself; two evaluations beside each other."""
 
+import csv
 import json
 from dataclasses import asdict
 
@@ -92,11 +93,13 @@ def compared(first, second, seed=0):
 
 
 def test_a_comparison_by_hand(tmp_path):
-    found = compared([measured(tmp_path / "a", ["ab"])], [measured(tmp_path / "b", ["bcd"])])
+    """The sign is that of the first side."""
+    found = compared([measured(tmp_path / "a", ["bcd"])], [measured(tmp_path / "b", ["ab"])])
     cell = found["success"]
-    assert (cell["first"], cell["second"], cell["difference"]) == (0.5, 0.75, 0.25)
-    assert (cell["only_first"], cell["only_second"], cell["p"]) == (1, 2, 1.0)
+    assert (cell["first"], cell["second"], cell["difference"]) == (0.75, 0.5, 0.25)
+    assert (cell["only_first"], cell["only_second"], cell["p"]) == (2, 1, 1.0)
     assert cell["interval"][0] < 0 < cell["interval"][1]
+    assert found["difference"] == "first minus second"
     assert found["by_type"]["cool"]["difference"] == 1.0
     assert found["by_type"]["heat"]["difference"] == -0.5
     assert found["metrics"]["score"]["difference"] == pytest.approx(0.125)
@@ -108,11 +111,11 @@ def test_a_comparison_by_hand(tmp_path):
 def test_repeats_and_seeds_are_taken_together_within_a_task(tmp_path):
     first = [measured(tmp_path / f"a{n}", wins) for n, wins in enumerate((["a", "ab"], ["a", ""]))]
     second = [measured(tmp_path / f"b{n}", wins) for n, wins in enumerate((["ab"], ["abcd"], ["abc"]))]
-    found = compared(first, second)
+    found = compared(second, first)
     assert "p" not in found["success"]  # McNemar knows one episode per task
-    assert found["success"]["first"] == pytest.approx((3 / 4 + 1 / 4) / 4)
-    assert found["success"]["second"] == pytest.approx((1 + 1 + 2 / 3 + 1 / 3) / 4)
-    assert found["seeds"]["first"] == [0.375, 0.125] and found["seeds"]["second"] == [0.5, 1.0, 0.75]
+    assert found["success"]["first"] == pytest.approx((1 + 1 + 2 / 3 + 1 / 3) / 4)
+    assert found["success"]["second"] == pytest.approx((3 / 4 + 1 / 4) / 4)
+    assert found["seeds"]["first"] == [0.5, 1.0, 0.75] and found["seeds"]["second"] == [0.375, 0.125]
     assert found["seeds"]["difference"] == pytest.approx(0.5) and not found["seeds"]["paired"]
 
 
@@ -159,13 +162,62 @@ def test_the_command_compares_runs_and_files(tmp_path, capsys):
             (run / f"{name}.json").write_text(json.dumps(content))
         runs.append(run)
     befores = [str(run / "before.json") for run in runs]
-    assert evaluate.main(["compare", *befores, "--against", *map(str, runs)]) == 0
+    assert evaluate.main(["compare", *map(str, runs), "--against", *befores]) == 0
     shown = capsys.readouterr().out
-    result = json.loads(shown.splitlines()[-1])
+    [result] = json.loads(shown.splitlines()[-1])["comparisons"]
     assert result["success"]["difference"] == result["seeds"]["difference"] == pytest.approx(0.375)
-    assert result["seeds"]["paired"] and "(paired by run)" in shown
+    assert result["seeds"]["paired"] and "A minus B over seeds: +37.5 points" in shown
+    assert "(paired by run)" in shown
     assert evaluate.main(["compare", str(runs[0]), str(runs[1])]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["success"]["only_first"] == 1
+    [result] = json.loads(capsys.readouterr().out.splitlines()[-1])["comparisons"]
+    assert result["success"]["only_first"] == 1
+
+
+OTHER = TaskSplit("RoleAgent/Toy-v0", "test", ("e", "f"))
+
+
+def test_one_call_compares_with_several_baselines_on_several_splits(tmp_path, capsys):
+    """Each pair of files on the same tasks is compared with the sign of the first side."""
+    files = {
+        name: [measured(tmp_path / f"{name}-valid", [valid]), measured(tmp_path / f"{name}-test", [test], OTHER)]
+        for name, valid, test in (("mine", "abcd", "e"), ("gigpo", "abc", "ef"), ("grpo", "a", ""))
+    }
+    given = [[str(path) for path in files[name]] for name in files]
+    assert evaluate.main(["compare", *given[0], "--against", *given[1], "--against", *reversed(given[2])]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["comparisons"]
+    assert [(one["second"], one["success"]["difference"]) for one in found] == [
+        ([given[1][0]], 0.25),
+        ([given[1][1]], -0.5),
+        ([given[2][0]], 0.75),
+        ([given[2][1]], 0.5),
+    ]
+    assert evaluate.main(["compare", *given[0], "--against", given[1][0]]) == 2
+    assert "test (2 tasks" in capsys.readouterr().err
+
+
+def test_a_table_has_an_agent_a_row_and_a_split_a_column(tmp_path, capsys):
+    """Seeds of one agent are one cell, a missing one is a dash, and the numbers are those of every evaluation."""
+    mine = [measured(tmp_path / f"m{n}", [won], agent={"name": "50% mine_1"}) for n, won in enumerate(("ab", "abc"))]
+    base = [measured(tmp_path / "b", ["a"], agent={"name": "base"})]
+    base.append(measured(tmp_path / "t", ["e"], OTHER, agent={"name": "base"}))
+    files = [str(path) for path in (*mine, *base)]
+    assert evaluate.main(["table", *files]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "| agent | RoleAgent/Toy-v0:valid | RoleAgent/Toy-v0:test |"
+    low, high = rate([1, 1, 0, 0, 1, 1, 1, 0], [0, 1, 2, 3] * 2)[1:]
+    assert lines[2] == f"| 50% mine_1 | 62.5 [{100 * low:.1f}, {100 * high:.1f}], n=8 | – |"
+    assert evaluate.main(["table", *files, "--format", "latex"]) == 0
+    latex = capsys.readouterr().out
+    assert rf"50\% mine\_1 & $62.5$ & $[{100 * low:.1f}, {100 * high:.1f}]$ & -- & -- \\" in latex
+    assert evaluate.main(["table", "--row", "ours", *files[:2], "--row", "base", *files[2:], "--format", "csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [(row["agent"], row["split"], row["evaluations"], row["success"]) for row in rows] == [
+        ("ours", "valid", "2", "0.625"),
+        ("base", "valid", "1", "0.25"),
+        ("base", "test", "1", "0.5"),
+    ]
+    assert evaluate.main(["table"]) == 2
+    assert "--row" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,8 @@ def gained(difference, lost, won):
         "tasks": 20,
         "difference": difference,
         "interval": [difference - 0.03, difference + 0.03] if lost or won else [0.0, 0.0],
-        "only_first": lost,
-        "only_second": won,
+        "only_before": lost,
+        "only_last": won,
     }
 
 
