@@ -32,7 +32,7 @@ from roleagent.learners.batch import Column
 from roleagent.learners.dealing import play_groups
 from roleagent.learners.engine.engine import Learner, zero_stage
 from roleagent.learners.engine.logprobs import TokenScores
-from roleagent.learners.loss import MetricSums
+from roleagent.learners.loss import MetricSums, k3
 from roleagent.learners.run.checkpoints import save_policy
 from roleagent.learners.run.run import LOST_START, Run
 from roleagent.learners.sft.imitation import batches
@@ -483,8 +483,7 @@ def regress(
     def objective(tokens: TokenScores) -> torch.Tensor:
         loss = -tokens.logprobs
         if "reference" in tokens.columns:
-            log_q = (tokens.columns["reference"] - tokens.logprobs).clamp(-20.0, 20.0)
-            loss = loss + kl * (log_q.exp() - 1.0 - log_q)
+            loss = loss + kl * k3(tokens.columns["reference"] - tokens.logprobs)
         loss = (tokens.columns["weights"] * loss).sum()
         sums.add({"loss": loss})
         return loss

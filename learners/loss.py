@@ -158,16 +158,14 @@ def policy_loss(
         a rollout if both have the same weights). See :func:`mean_metrics`.
     """
     trained = weights != 0
-    # Selected before exp: an infinity at a masked token would make the gradient NaN through 0·∞. Beyond e^±20 the
-    # ratio is clamped, so it stays finite and has no gradient.
-    log_ratio = torch.where(trained, logprobs - old_logprobs, 0.0).clamp(-20.0, 20.0)
-    ratio = (log_ratio if level == "token" else _shared(log_ratio, trained, segments, level)).exp()
+    # Selected before exp: an infinity at a masked token would make the gradient NaN through 0·∞.
+    log_ratio = torch.where(trained, logprobs - old_logprobs, 0.0)
+    ratio = bounded_exp(log_ratio if level == "token" else _shared(log_ratio, trained, segments, level))
     surrogate = torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
     loss = -((weights if importance is None else weights * importance) * surrogate).sum()
     kl = torch.zeros_like(ratio)
     if ref_logprobs is not None:
-        log_q = torch.where(trained, ref_logprobs - logprobs, 0.0).clamp(-20.0, 20.0)
-        kl = log_q.exp() - log_q - 1.0
+        kl = k3(torch.where(trained, ref_logprobs - logprobs, 0.0))
         loss = loss + kl_coefficient * (weights * kl).sum()
     with torch.no_grad():
         clipped = ((advantages > 0) & (ratio > 1.0 + clip_high)) | ((advantages < 0) & (ratio < 1.0 - clip_low))
@@ -202,10 +200,24 @@ def token_metrics(tokens: SampledTokens) -> dict[str, Tensor]:
     """The sums of :func:`policy_loss` for the log, of tokens with any loss; none of them counts as clipped."""
     trained = tokens.weights != 0
     with torch.no_grad():
-        log_ratio = torch.where(trained, tokens.logprobs - tokens.old_logprobs, 0.0).clamp(-20.0, 20.0)
+        log_ratio = torch.where(trained, tokens.logprobs - tokens.old_logprobs, 0.0)
         nothing = torch.zeros((), device=log_ratio.device)
-        sums = {"ratio": (log_ratio.exp() * trained).sum(), "logprob_gap": log_ratio.abs().sum()}
+        sums = {"ratio": (bounded_exp(log_ratio) * trained).sum(), "logprob_gap": log_ratio.abs().sum()}
     return {"tokens": trained.sum().float(), "clipped": nothing, "kl": nothing, **sums}
+
+
+def bounded_exp(x: Tensor) -> Tensor:
+    """e^x, above x = 20 its tangent there: finite in float32, and with a gradient, which a clamp has not.
+
+    >>> [round(float(value)) for value in bounded_exp(torch.tensor([0.0, 20.0, 22.0]).double())]
+    [1, 485165195, 1455495586]
+    """
+    return x.clamp(max=20.0).exp() * (1.0 + (x - 20.0).clamp(min=0.0))
+
+
+def k3(log_q: Tensor) -> Tensor:
+    """The estimator q - log q - 1 of a KL divergence, from log q = log π_ref - log π, with :func:`bounded_exp`."""
+    return bounded_exp(log_q) - log_q - 1.0
 
 
 def _shared(log_ratio: Tensor, trained: Tensor, segments: Tensor | None, level: str) -> Tensor:
@@ -216,7 +228,7 @@ def _shared(log_ratio: Tensor, trained: Tensor, segments: Tensor | None, level: 
     totals = sums.index_add(0, segments, log_ratio)
     if level == "sequence":
         totals = totals / sums.index_add(0, segments, trained.to(sums.dtype)).clamp(min=1.0)
-    return select_rows(totals.clamp(-20.0, 20.0), segments)
+    return select_rows(totals, segments)
 
 
 def mean_metrics(sums: Mapping[str, Any]) -> dict[str, float]:
@@ -255,8 +267,10 @@ class MetricSums:
 
 __all__ = [
     "MetricSums",
+    "bounded_exp",
     "clipped_loss",
     "imitation_weights",
+    "k3",
     "mean_metrics",
     "policy_loss",
     "token_metrics",

@@ -41,6 +41,34 @@ def test_clip_cases(ratio, advantage, loss, gradient, clipped):
     assert found[2]["logprob_gap"] == pytest.approx(abs(math.log(ratio)), abs=1e-6)
 
 
+@pytest.mark.parametrize("learner", [-1.0, -18.0, -30.0, -500.0])
+@pytest.mark.parametrize("ref", [-1.0, -30.0, -500.0])
+def test_the_penalty_pulls_back_from_any_distance(learner, ref):
+    """An unlikely token of the reference is finite, and its gradient points to the reference (trl PR 6637)."""
+    logprob, one = torch.tensor([learner], requires_grad=True), torch.ones(1)
+    options = {"ref_logprobs": one * ref, "kl_coefficient": 1.0}
+    loss, metrics = policy_loss(logprob, logprob.detach(), 0 * one, one, **options)
+    loss.backward()
+    assert 0 <= loss.item() < math.inf and math.isfinite(metrics["kl"])
+    assert math.isfinite(logprob.grad) and torch.sign(logprob.grad) == math.copysign(1, learner - ref) * (
+        learner != ref
+    )
+    closer = policy_loss(logprob.detach() + 0.1 * (ref - learner), logprob.detach(), 0 * one, one, **options)[0]
+    assert closer < loss.item() or learner == ref
+
+
+@pytest.mark.parametrize("level", ["token", "sequence", "product"])
+@pytest.mark.parametrize("apart", [5.0, 25.0, 400.0])
+def test_a_bad_token_that_became_far_more_frequent_still_falls(level, apart):
+    logprobs = torch.tensor([-1.0, -1.0], requires_grad=True)
+    one = torch.ones(2)
+    loss, _ = policy_loss(
+        logprobs, logprobs.detach() - apart, -one, one, level=level, segments=torch.zeros(2, dtype=torch.int64)
+    )
+    loss.backward()
+    assert math.isfinite(loss.item()) and torch.isfinite(logprobs.grad).all() and (logprobs.grad > 0).all()
+
+
 def test_tokens_of_weight_zero_have_no_influence_whatever_stands_there():
     logprobs = torch.tensor([-1.0, -math.inf, 100.0], requires_grad=True)
     rest = torch.tensor([-1.0, 0.0, -100.0])
