@@ -10,10 +10,9 @@ import numpy as np
 
 from roleagent.curricula.alignment import Alignment, effective_sample_size
 from roleagent.tasks.simulator import SimulatorRecord
-from roleagent.types import Group, Trajectory
+from roleagent.types import Group, Trajectory, is_flat
 
 Key = TypeVar("Key")
-_SPREAD = 1e-9  # outcomes that differ by less are alike
 
 
 def played(group: Group) -> list[Trajectory]:
@@ -29,7 +28,7 @@ def outcomes(groups: Sequence[Group]) -> tuple[dict[str, int], dict[str, float]]
         ``success``, the mean over groups; without groups no shares.
     """
     own = [episodes for episodes in map(played, groups) if episodes]
-    flat = sum(bool(np.ptp([episode.outcome for episode in episodes]) < _SPREAD) for episodes in own)
+    flat = sum(is_flat([episode.outcome for episode in episodes]) for episodes in own)
     counted = {"groups": len(own), "zero_variance_groups": flat}
     if not own:
         return counted, {}

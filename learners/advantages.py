@@ -21,12 +21,11 @@ from roleagent.learners.rewards import (
     Rewards,
     Values,
     has_zero_variance,
-    is_flat,
     process_rewards,
     returns,
 )
 from roleagent.similarity import group_states
-from roleagent.types import Group, Trajectory, Turn
+from roleagent.types import Group, Trajectory, Turn, is_flat
 
 States = list[list[int]]
 """One list per trajectory, per turn the number of its state within the group: 0, 1, …; -1: unknown."""
@@ -60,7 +59,7 @@ class Estimator:
 def standardize(values: Sequence[float], norm: str = "std") -> list[float]:
     """Distance from the mean, in population standard deviations (``norm="std"``) or absolute (``norm="mean"``).
 
-    Fewer than two values, or values without spread, carry no comparison and give 0.
+    Fewer than two values, or values equal up to rounding, carry no comparison and give 0.
 
     >>> [round(value, 3) for value in standardize([1.0, 0.0, 0.0, 1.0])]
     [1.0, -1.0, -1.0, 1.0]

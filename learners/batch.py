@@ -42,7 +42,7 @@ from roleagent.config.methods import method_class
 from roleagent.learners.advantages import Advantages
 from roleagent.learners.rewards import EPSILON, Values
 from roleagent.segment import ACTION, CONTEXT, PREDICTION, TEXT
-from roleagent.types import Completion, Group, Prediction, Segment, Trajectory, Turn
+from roleagent.types import ROUNDING, Completion, Group, Prediction, Segment, Trajectory, Turn
 
 Column = list[np.ndarray]
 """One number per token: an array (T,) for each segment."""
@@ -231,7 +231,7 @@ def whiten(
     """The batch with advantages of mean 0 and population deviation 1 over the action tokens of all ranks.
 
     Without ``action_mask`` TEXT tokens are included. Predictions are shifted with their turns but not counted. A batch
-    of equal advantages becomes 0.
+    of advantages that are equal up to rounding becomes 0.
 
     Args:
         level: ``"turn"`` counts one token of each turn, its first action token.
@@ -246,7 +246,7 @@ def whiten(
     count = max(1.0, sum_over_ranks(float(len(counted))))
     mean = sum_over_ranks(math.fsum(counted.tolist())) / count
     deviation = math.sqrt(sum_over_ranks(math.fsum(((counted - mean) ** 2).tolist())) / count)
-    scale = 1.0 / (deviation + EPSILON) if deviation > 1e-9 else 0.0
+    scale = 1.0 / (deviation + EPSILON) if deviation > 1e-9 + ROUNDING * abs(mean) else 0.0
     kept = _silent_kinds(action_mask)  # silent tokens stay at 0
     kept = (*kept, PREDICTION) if batch.own_prediction_credit else kept
     values = np.where(np.isin(kinds, kept), values, (values - mean) * scale)

@@ -29,8 +29,8 @@ from roleagent.learners.advantages import (
     states_of,
 )
 from roleagent.learners.method import Method
-from roleagent.learners.rewards import Values, is_flat
-from roleagent.types import Group
+from roleagent.learners.rewards import Values
+from roleagent.types import Group, is_flat
 
 
 class GRPO(Method):

@@ -27,7 +27,7 @@ from functools import partial
 
 import numpy as np
 
-from roleagent.types import Group, Trajectory, Turn
+from roleagent.types import Group, Trajectory, Turn, is_flat
 
 TERMS: dict[str, Callable[[Turn], float]] = {
     "format_error": lambda turn: float(turn.info.get("format_error") is not None),
@@ -116,10 +116,6 @@ def returns(rewards: Sequence[float], gamma: float) -> list[float]:
         value = reward + gamma * value
         values.append(value)
     return values[::-1]
-
-
-def is_flat(values: Sequence[float]) -> bool:
-    return not values or max(values) - min(values) < 1e-9
 
 
 def has_zero_variance(group: Group) -> bool:
@@ -245,7 +241,7 @@ def process_counters(
     for group, rows in zip(groups, earned, strict=True):
         raw = process_rewards(group, rewards.weights)
         sums = [sum(row) for row in raw or ()]
-        only += has_zero_variance(group) and bool(sums) and max(sums) - min(sums) > 1e-9
+        only += has_zero_variance(group) and not is_flat(sums)
         for trajectory, row in zip(group.trajectories, rows or (), strict=True):
             to_go = returns(row, gamma)
             turns += len(row)

@@ -209,6 +209,19 @@ class Trajectory:
         return self.stop_reason == "won"
 
 
+ROUNDING = 1e-6
+"""Of the size of rewards: smaller differences are rounding. A step of float32 is at most 1.2e-7."""
+
+
+def is_flat(values: Sequence[float]) -> bool:
+    """Whether rewards are equal up to rounding: comparing them teaches nothing.
+
+    >>> is_flat([100.0, 100.00001]), is_flat([100.0, 100.1]), is_flat([])
+    (True, False, True)
+    """
+    return not values or max(values) - min(values) <= 1e-9 + ROUNDING * max(map(abs, values))
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Trajectories of one task from the same initial state."""

@@ -3,11 +3,13 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from estimators import NAMES, advantages, changed, estimator, gae, gigpo, grpo, reinforce, rloo, role_agent
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roleagent.curricula.metrics import outcomes
 from roleagent.learners.advantages import compared_turns, modulated_returns, predictive_return, task_returns
 from roleagent.learners.rewards import Rewards, has_zero_variance
 from roleagent.learners.run.metrics import summary
@@ -91,6 +93,20 @@ def test_role_agent_by_hand(example):
     # State A holds modulated returns 1.0, 0, 0 (mean 1/3): 2/3, -1/3, -1/3; α = 2 doubles the trajectory part.
     config = changed(PLAIN, alpha=2.0)
     close(role_agent(example, config), [[2 / 3 + 1.0, 1.0], [-1 / 3 - 1.0, -1 / 3 - 1.0]])
+
+
+@pytest.mark.parametrize("size", [1.0, -10.0, 100.0, 1e4])
+def test_equal_rewards_of_any_size_teach_nothing(size):
+    """One step of float32, at most 1.2e-7 of the size, is rounding; a thousandth of it is a difference."""
+    rows = [size] * 3 + [float(np.nextafter(np.float32(size), np.float32(math.inf)))]
+    alike = group(*(trajectory(turn("A", reward)) for reward in rows))
+    apart = group(*(trajectory(turn("A", reward)) for reward in (size, size * 1.001)))
+    for advantages_of in (grpo, rloo, gigpo, role_agent):
+        for norm in ("std", "mean"):
+            assert flat(advantages_of(alike, changed(PLAIN, norm=norm))) == [0.0] * 4
+        assert flat(advantages_of(apart, changed(PLAIN, norm="std")))[0] != 0.0
+    assert summary([alike, apart], PLAIN)["zero_variance_groups"] == outcomes([alike, apart])[0]["zero_variance_groups"]
+    assert summary([alike, apart], PLAIN)["zero_variance_groups"] == 1
 
 
 def test_rloo_by_hand():

@@ -24,6 +24,7 @@ from roleagent.experiments.plan import SUCCESS, Evaluation, Plan
 from roleagent.reports.data.load_trajectories import TrajectoryReader
 from roleagent.tasks.split import is_of
 from roleagent.timer import PARTS
+from roleagent.types import is_flat
 
 _INFORMATION = ("prediction_correlation", "prediction_information", "prediction_information_action")
 OF_PREDICTIONS = ("prediction_score", *_INFORMATION, "failure_recall")
@@ -394,7 +395,7 @@ def origins(arm: ArmRuns) -> dict[str, Origin]:
         name: Origin(
             len(groups),
             float(np.mean([np.mean(rewards) for rewards in groups])),
-            float(np.mean([np.ptp(rewards) == 0 for rewards in groups])),
+            float(np.mean([is_flat(rewards) for rewards in groups])),
             float(np.mean([max(rewards) == 0 for rewards in groups])),
         )
         for name, groups in outcomes.items()
