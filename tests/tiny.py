@@ -66,6 +66,12 @@ def llama3_tokenizer(chat_template=None):
     return PreTrainedTokenizerFast(tokenizer_object=made, chat_template=chat_template, **ends)
 
 
+def around(words, context):
+    """A Qwen2-type policy with a tokenizer of another kind."""
+    config = PolicyConfig(hidden_size=32, layers=2, heads=4, kv_heads=2, mlp_size=64, context=context)
+    return build_policy(config, words, torch.Generator().manual_seed(0))
+
+
 def qwen(context=256, heads=4, kv_heads=2, seed=0, chat_template=None):
     """A Qwen2-type policy; two query heads share a key head unless told otherwise."""
     config = PolicyConfig(hidden_size=32, layers=2, heads=heads, kv_heads=kv_heads, mlp_size=64, context=context)

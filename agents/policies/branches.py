@@ -182,7 +182,7 @@ class Branches:
         live, every, logits = left > 0, steps_per_check(device), self.logits
         source, place = places_of(row, len(rows))
         for step, uniform in zip(range(longest), uniforms(n, temperature, generator, device), strict=False):
-            tokens, chosen = draw(logits, temperature, uniform[number])
+            tokens, chosen = draw(logits, temperature, uniform[number], decoder.known)
             sampled[step, number], logprobs[step, number] = tokens, chosen
             left = left - 1
             live = live & (left > 0) & (tokens[:, None] != stops).all(1)

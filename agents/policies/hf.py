@@ -8,23 +8,26 @@ returns the log-probability of each sampled token under exactly the distribution
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from roleagent.agents.policies.branches import generate_branches
 from roleagent.agents.policies.encoding import TextEncoder, named_ends
 from roleagent.agents.policies.kv_cache import SlotCache
-from roleagent.agents.policies.model_check import check_model
+from roleagent.agents.policies.model_check import check_model, known_tokens
 from roleagent.agents.policies.protocol import PolicyError, Weights
 from roleagent.agents.policies.sampling import Decoder, generate_replies
 from roleagent.options import home_expanded
@@ -35,6 +38,7 @@ _GGUF = (
     "GGUF is a format of llama.cpp: name the folder of the model's original weights (safetensors), or convert the file "
     "with convert_gguf.py of docs/pretrained.md"
 )
+_LAYER = re.compile(r"(?<=\.)\d+(?=\.)")  # in the name of a weight
 _ALIGNMENT = 64  # bytes; of the memory that torch allocates
 
 
@@ -141,6 +145,58 @@ def _hub_answers(name: str) -> bool:
     return True
 
 
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+
+
+def _check_files(folder: Path) -> None:
+    """Refuses a folder in which a file is cut off or left out, by the file's name.
+
+    Raises:
+        OSError: a file is damaged, or there is no tokenizer.
+    """
+    if not any((folder / name).exists() for name in _TOKENIZERS):
+        raise OSError("the folder has no tokenizer (tokenizer.json)")
+    for file in (*folder.glob("*.json"), *folder.glob("model*.safetensors")):
+        try:
+            if file.suffix == ".json":
+                found = json.loads(file.read_bytes())
+                if file.name.endswith(".index.json") and "weight_map" not in found:
+                    raise ValueError("it names no files")
+            else:
+                safe_open(file, "pt")
+        except (ValueError, SafetensorError) as error:
+            if file.open("rb").read(20).startswith(b"version https://git"):
+                raise OSError(f"{file.name} only points to the file in Git LFS: get it with git lfs pull") from error
+            raise OSError(f"{file.name} is damaged or cut off: download it again") from error
+
+
+@contextlib.contextmanager
+def _without_load_report() -> Iterator[None]:
+    """Leaves out the table of transformers: what is wrong with the weights is said in one line."""
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(before)
+
+
+def _check_weights(model: PreTrainedModel, report: Mapping[str, Any]) -> None:
+    """Refuses weights that are not those of ``config.json``: transformers goes on with random numbers, or without them.
+
+    Raises:
+        OSError: a weight is missing, of another shape, or of a layer that the model has not.
+    """
+    if missing := sorted(report["missing_keys"]):
+        raise OSError(f"the weights lack {', '.join(missing[:3])}")
+    if wrong := sorted(report["mismatched_keys"]):
+        name, found, wanted = wrong[0]
+        raise OSError(f"config.json is not that of the weights: {name} is {list(found)} and not {list(wanted)}")
+    own = {_LAYER.sub("*", name) for name in model.state_dict()}
+    if others := sorted(name for name in report["unexpected_keys"] if _LAYER.sub("*", name) in own):
+        raise OSError(f"config.json is not that of the weights, which have more layers ({others[0]})")
+
+
 class HFPolicy:
     """A causal language model as a policy (see :class:`~roleagent.agents.policies.protocol.Policy`).
 
@@ -170,6 +226,7 @@ class HFPolicy:
         self.literal, self.single_token = texts.literal, texts.single_token
         # cuDNN, torch's first choice on an H100, plans anew for each new shape, and here nearly every shape is new.
         torch.backends.cuda.enable_cudnn_sdp(False)
+        self._known = known_tokens(model, tokenizer)
         check_model(model, self.context_length)
         self._cache: SlotCache | None = None
 
@@ -191,12 +248,15 @@ class HFPolicy:
             path = home_expanded(str(path))
             with waiting(f"the model of {path} to load"):
                 options["local_files_only"] = _is_here(path)
+                if os.path.isdir(path):
+                    _check_files(Path(path))
                 tokenizer = AutoTokenizer.from_pretrained(str(path), **options)
-                model, report = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]
-                    str(path), dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True, **options
-                )
-            if report["missing_keys"]:  # transformers would play on with random numbers in their place
-                raise OSError(f"the weights lack {', '.join(sorted(report['missing_keys'])[:3])}")
+                options |= {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
+                with _without_load_report():
+                    model, report = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]
+                        str(path), dtype=getattr(torch, dtype), **options
+                    )
+            _check_weights(model, report)
         except Exception as error:  # transformers, the hub and safetensors raise a wide range; all mean one thing here
             raise _unloadable(path, error) from error
         model = model.to(generator.device)
@@ -266,7 +326,7 @@ class HFPolicy:
             with self._inference():
                 distinct = len({request.slot for request in requests}) == len(requests)
                 sample = generate_replies if distinct else generate_branches
-                decoder, cache = Decoder(self.model), self._cache
+                decoder, cache = Decoder(self.model, self._known), self._cache
                 replies = sample(decoder, cache, requests, limits, temperature, self.generator)
         except BaseException as error:
             self.clear_cache()  # the cache no longer holds what its records describe

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from roleagent.agents.policies.branches import Branches
 from roleagent.agents.policies.kv_cache import SlotCache
@@ -80,11 +80,40 @@ def check_model(model: PreTrainedModel, context_length: int) -> None:
             )
 
 
+def known_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """The number that all token ids of a tokenizer are below.
+
+    The model may have more: vocabularies are padded. The tokenizer may have more special tokens that no text of ours
+    has (Gemma 3's marks of pictures, which its models of text lack).
+
+    Raises:
+        PolicyError: a text may have tokens that the model lacks, or the tokenizer is of another model.
+    """
+    rows = len(model.get_input_embeddings().weight)  # type: ignore[arg-type]
+    ids = tokenizer.get_vocab()
+    asked = {tokenizer.eos_token, tokenizer.pad_token}
+    added = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    unused = {text for text in added - asked if text not in str(tokenizer.chat_template or "")}
+    known = 1 + max((number for number in ids.values() if number < rows), default=-1)
+    if lacking := sorted(text for text, number in ids.items() if number >= rows and text not in unused):
+        raise PolicyError(
+            f"the tokenizer has tokens that {type(model).__name__} lacks ({', '.join(map(repr, lacking[:3]))}; "
+            f"{len(lacking)} in all): its embeddings have {rows} rows. Resize the model "
+            f"(model.resize_token_embeddings({max(ids.values()) + 1})) and save it with this tokenizer, or use the "
+            "model's own tokenizer"
+        )
+    if 2 * known < rows:
+        raise PolicyError(
+            f"the tokenizer has {known} tokens and {type(model).__name__} {rows}: it belongs to another model"
+        )
+    return known
+
+
 def text_for(model: PreTrainedModel, context_length: int) -> Tensor:
     """Random tokens, always the same, ``(n,)``: a text longer than the model's windows, or a short one."""
     crossed = [window + max(8, window // 4) for window in _windows(model, context_length) if window < LONGEST]
     length = min(max([SHORT, *crossed]), context_length, LONGEST)
-    vocabulary = model.config.get_text_config().vocab_size
+    vocabulary = len(model.get_input_embeddings().weight)  # type: ignore[arg-type]
     return torch.randint(vocabulary, (length,), generator=torch.Generator().manual_seed(0)).to(model.device)
 
 
@@ -176,4 +205,4 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
         model.train(training)
 
 
-__all__ = ["check_model", "evaluating", "plain_logits", "text_for", "tolerance"]
+__all__ = ["check_model", "evaluating", "known_tokens", "plain_logits", "text_for", "tolerance"]

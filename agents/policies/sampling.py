@@ -47,10 +47,15 @@ def _grouped_heads() -> Iterator[None]:
 
 
 class Decoder:
-    """Reads new tokens of many conversations in one batch."""
+    """Reads new tokens of many conversations in one batch.
 
-    def __init__(self, model: PreTrainedModel):
-        self.model = model
+    Args:
+        model: the model.
+        known: tokens that may be sampled are below it; None: all. A padded vocabulary has more than its tokenizer.
+    """
+
+    def __init__(self, model: PreTrainedModel, known: int | None = None):
+        self.model, self.known = model, known
         known = inspect.signature(model.base_model.forward).parameters
         self._cache = "cache" if "cache" in known else "past_key_values"  # the name in earlier versions of transformers
 
@@ -138,7 +143,7 @@ def steps_per_check(device: torch.device) -> int:
     return 1 if device.type == "cpu" else STEPS_AHEAD
 
 
-def draw(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, Tensor]:
+def draw(logits: Tensor, temperature: float, uniform: Tensor, known: int | None = None) -> tuple[Tensor, Tensor]:
     """One token per row, and its log-probability.
 
     Args:
@@ -146,6 +151,7 @@ def draw(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, T
         temperature: > 0 draws from softmax(logits / temperature), 0 takes the most probable token and reports its
             log-probability at temperature 1.
         uniform: what decides, in [0, 1), ``(rows,)`` of doubles.
+        known: only tokens below it are drawn; log-probabilities are those of the whole vocabulary, as the learner's.
 
     >>> logits = torch.tensor([[1.0, 3.0]]).log().expand(3, 2)
     >>> tokens, logprobs = draw(logits, 1.0, torch.tensor([0.0, 0.24, 0.26], dtype=torch.float64))
@@ -154,11 +160,11 @@ def draw(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, T
     """
     scores = logits.float()
     if temperature <= 0:
-        tokens = scores.argmax(-1, keepdim=True)
+        tokens = scores[:, :known].argmax(-1, keepdim=True)
         return tokens[:, 0], (scores.gather(1, tokens) - scores.logsumexp(-1, keepdim=True))[:, 0]
     odds = torch.softmax(scores if temperature == 1.0 else scores / temperature, -1)
-    rows, vocabulary = odds.shape
-    blocks = torch.nn.functional.pad(odds, (0, -vocabulary % BLOCK)).view(rows, -1, BLOCK)
+    rows, vocabulary = odds[:, :known].shape
+    blocks = torch.nn.functional.pad(odds[:, :known], (0, -vocabulary % BLOCK)).view(rows, -1, BLOCK)
     # The inverse of the distribution function, first among blocks, then within one. In doubles, for a single sum over a
     # large vocabulary would lose its rare tokens.
     ends = blocks.sum(-1).double().cumsum(-1)
@@ -222,7 +228,7 @@ def generate_replies(
     logprobs = torch.zeros(longest, n, device=device)
     every = steps_per_check(device)
     for step, uniform in zip(range(longest), uniforms(n, temperature, generator, device), strict=False):
-        tokens, chosen = draw(logits, temperature, uniform[request_of])
+        tokens, chosen = draw(logits, temperature, uniform[request_of], decoder.known)
         sampled[step, request_of], logprobs[step, request_of] = tokens, chosen
         # A finished row stays where it is: its further tokens overwrite its last one, which is not needed.
         position = position + live

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Literal, TypedDict
 
 import pytest
-from tiny import Script, llama3_tokenizer, qwen, qwen2_tokenizer
+from tiny import Script, around, llama3_tokenizer, qwen2_tokenizer
 
 from roleagent.agents.chat_renderer import ChatRenderer
-from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.rendering import STYLES
 from roleagent.agents.rollout import Rollout
 from roleagent.config.settings import PromptConfig, RolloutConfig
@@ -38,7 +37,7 @@ GUIDE = Instructions("Help.", form="Then reply with <answer>…</answer>.")
 def policy_of(kind):
     text = (TEMPLATES / f"{kind}.jinja").read_text(encoding="utf-8")
     words = llama3_tokenizer(text) if kind == "llama3_1" else qwen2_tokenizer(text)
-    policy = HFPolicy(qwen(context=16384).model, words, qwen().generator, 16384)
+    policy = around(words, 16384)
     policy.kind = kind
     return policy
 

@@ -4,12 +4,12 @@ import json
 
 import gymnasium
 import pytest
-from tiny import Script, qwen, qwen2_tokenizer
+from tiny import Script, around, qwen2_tokenizer
 
 from roleagent.agents.chat.models import PolicyChatModel
 from roleagent.agents.chat.types import Prompt
 from roleagent.agents.chat_renderer import ChatRenderer
-from roleagent.agents.policies.hf import HFPolicy, PolicyError
+from roleagent.agents.policies.hf import PolicyError
 from roleagent.agents.prompting.plain import without_thoughts
 from roleagent.agents.rollout import Rollout
 from roleagent.config.settings import PromptConfig, RolloutConfig
@@ -71,7 +71,7 @@ TOOLS = [
 
 
 def policy_of(template, context=4096):
-    return HFPolicy(qwen(context=context).model, qwen2_tokenizer(template), qwen().generator, context)
+    return around(qwen2_tokenizer(template), context)
 
 
 def call(number, near):

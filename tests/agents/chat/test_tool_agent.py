@@ -5,12 +5,11 @@ import re
 
 import pytest
 from fake_openai import message, serving
-from tiny import qwen, qwen2_tokenizer
+from tiny import around, qwen2_tokenizer
 
 from roleagent.agents.chat.models import PolicyChatModel
 from roleagent.agents.chat.types import Answer, Prompt
 from roleagent.agents.evaluation.play import play_prompting
-from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.prompting.standard import ChatAgent
 from roleagent.agents.prompting.tools import ToolAgent
 from roleagent.config.settings import PromptConfig
@@ -191,7 +190,7 @@ def test_a_local_model_reads_tools_by_its_template(request):
     ]
     for chat_template in (template, None):
         words = qwen2_tokenizer(chat_template)
-        policy = HFPolicy(qwen(context=4096).model, words, qwen().generator, 4096)
+        policy = around(words, 4096)
         ids = PolicyChatModel(policy).prompt(Prompt(messages, tools))
         text = words.decode(ids, skip_special_tokens=False)
         assert '{"name": "now", "arguments": ' in text and "now<|im_end|>" in text and "5" in text

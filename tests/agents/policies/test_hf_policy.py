@@ -1,9 +1,11 @@
 """The local policy: whatever is cached, tokens and log-probabilities are those of a plain forward pass."""
 
+import json
+
 import pytest
 import torch
 from tiny import TAGS, WORDS, llama, qwen
-from transformers import AutoTokenizer
+from transformers import AddedToken, AutoModelForCausalLM, AutoTokenizer
 
 from roleagent.agents.policies import hf
 from roleagent.agents.policies.hf import HFPolicy, PolicyError
@@ -235,6 +237,108 @@ def test_what_cannot_be_loaded_is_one_line(policy, tmp_path, damage):
         HFPolicy.from_path(folder, torch.Generator())
     assert "\n" not in str(caught.value)
     assert str(folder) in str(caught.value)
+
+
+def config_of(**options):
+    def change(folder):
+        known = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(known | options))
+
+    return change
+
+
+def with_words(*words, special=False):
+    def change(folder):
+        words_of = AutoTokenizer.from_pretrained(folder)
+        words_of.add_tokens([AddedToken(word, special=special) for word in words])
+        words_of.save_pretrained(folder)
+
+    return change
+
+
+def in_pieces(spoil):
+    def change(folder):
+        AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder, max_shard_size="60KB")
+        (folder / "model.safetensors").unlink()
+        spoil(sorted(folder.glob("model-*"))[1])
+
+    return change
+
+
+def halve(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+PARTS = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 12\n"
+WRONG_FOLDERS = {
+    **{f"empty {name}": (lambda folder, name=name: (folder / name).write_text(""), name) for name in PARTS},
+    **{f"half {name}": (lambda folder, name=name: halve(folder / name), name) for name in PARTS},
+    **{
+        f"LFS {name}": (lambda folder, name=name: (folder / name).write_text(POINTER), "git lfs pull") for name in PARTS
+    },
+    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer"),
+    "half a piece": (in_pieces(halve), "model-00002-of"),
+    "a piece too few": (in_pieces(lambda path: path.unlink()), "model-00002-of"),
+    "more words": (
+        with_words("frying pan", "egg timer"),
+        r"tokens that \w+ lacks \('egg timer', 'frying pan'.*360 rows",
+    ),
+    "a longer vocabulary": (config_of(vocab_size=424), r"weight is \[360, 32\] and not \[424, 32\]"),
+    "a shorter one": (config_of(vocab_size=350), r"weight is \[360, 32\] and not \[350, 32\]"),
+    "more layers": (config_of(num_hidden_layers=4), "the weights lack model.layers.2"),
+    "fewer layers": (config_of(num_hidden_layers=1), r"have more layers \(model\.layers\.1"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_FOLDERS)
+def test_files_that_are_damaged_or_of_another_model_are_one_line(policy, tmp_path, case, capfd):
+    """Each is named; nothing is played with random weights, another end of replies or fewer layers."""
+    change, words = WRONG_FOLDERS[case]
+    change(save(policy, tmp_path / "policy"))
+    capfd.readouterr()
+    with pytest.raises(PolicyError, match=words) as caught:
+        HFPolicy.from_path(tmp_path / "policy", torch.Generator())
+    assert "\n" not in str(caught.value)
+    assert "LOAD REPORT" not in capfd.readouterr().err
+
+
+def test_a_tokenizer_of_another_model_is_refused():
+    with pytest.raises(PolicyError, match=r"360 tokens and \w+ 1000: it belongs to another model"):
+        policy = qwen()
+        policy.model.resize_token_embeddings(1000, mean_resizing=False)
+        HFPolicy(policy.model, policy.tokenizer, policy.generator)
+
+
+def test_a_special_token_that_no_text_has_may_be_missing(policy, tmp_path):
+    """Gemma 3's models of text lack the mark of pictures, which is in their tokenizer."""
+    folder = save(policy, tmp_path / "policy")
+    with_words("<picture>", special=True)(folder)
+    read = HFPolicy.from_path(folder, torch.Generator())
+    assert read.encode(read.literal("go to <picture>"))[-1] < 360
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("branches", [False, True])
+def test_a_padded_vocabularys_further_tokens_are_never_sampled(temperature, branches):
+    """However probable they are; the log-probabilities are the model's own, as the learner computes them."""
+    policy = qwen()
+    known = len(policy.tokenizer)
+    policy.model.resize_token_embeddings(known + 64, mean_resizing=False)
+    policy.model.tie_weights()
+    with torch.no_grad():
+        policy.model.get_output_embeddings().weight[known:] = (
+            3 * policy.model.get_output_embeddings().weight[:known][:64]
+        )
+    policy = HFPolicy(policy.model, policy.tokenizer, policy.generator)
+    prompts = turns(policy, (4, 12, 7, 20))
+    slots = [0] * 4 if branches else range(4)
+    requests = [Request(tuple(p), slot, 30, NEVER) for p, slot in zip(prompts.values(), slots, strict=True)]
+    for request, answer in zip(requests, policy.generate(requests, temperature), strict=True):
+        assert max(answer.token_ids) < known
+        assert answer.logprobs == pytest.approx(
+            plain(policy, request.prompt_ids, answer.token_ids, temperature)[0], abs=1e-4
+        )
 
 
 # --- devices ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import unicodedata
 import gymnasium
 import pytest
 from fake_openai import serving
-from tiny import TAGS, WORDS, Script, llama3_tokenizer, qwen, qwen2_tokenizer, tokenizer
+from tiny import TAGS, WORDS, Script, around, llama3_tokenizer, qwen, qwen2_tokenizer, tokenizer
 from tokenizers import normalizers
 from transformers import AddedToken
 
@@ -14,7 +14,6 @@ from roleagent.agents.analysts.models import ModelAnalyst
 from roleagent.agents.chat.endpoint import Endpoint
 from roleagent.agents.chat.models import PolicyChatModel, plain_prompt
 from roleagent.agents.dual_role import DualRole
-from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.rendering import STYLES, renderer_of
 from roleagent.agents.rollout import Rollout
 from roleagent.config.settings import PromptConfig, RolloutConfig
@@ -73,7 +72,7 @@ def _policy(kind):
     else:
         words = tokenizer()
         words.add_tokens([AddedToken(mark, special=True) for mark in ("DETAIL:", "<b><c>", "<c>")])
-    return HFPolicy(qwen(context=4096).model, words, qwen().generator, 4096)
+    return around(words, 4096)
 
 
 @pytest.fixture(scope="module", params=["scratch", "qwen2", "llama3"])
@@ -308,7 +307,7 @@ def test_a_mark_of_the_normalized_text_is_found():
     words = qwen2_tokenizer(TEMPLATE)
     words.backend_tokenizer.normalizer = normalizers.NFKC()
     words.add_tokens([AddedToken("<tool>", special=False, normalized=True)])
-    policy = HFPolicy(qwen(context=4096).model, words, qwen().generator, 4096)
+    policy = around(words, 4096)
     mark = policy.single_token("<tool>")
     assert mark in policy.encode("\uff1ctool\uff1e") and mark not in policy.encode(policy.literal("\uff1ctool\uff1e"))
 
