@@ -127,27 +127,42 @@ def _too_deep(text: str) -> bool:
     return False
 
 
+_ARGUMENTS = ("arguments", "parameters")
+
+
 def call_of(value: Any, key: str = "arguments") -> tuple[Call, bool]:
     """A call from ``{"name": …, "arguments": {…}}``, and whether it was repaired.
 
-    Arguments as a text that holds an object are read, and count as repaired.
+    Arguments under the other of the two names, ``arguments`` and ``parameters``, are read, and so is a text that holds
+    an object; left out, they are ``{}``. All of that counts as repaired.
+
+    Args:
+        value: the object.
+        key: the name that the format has for arguments.
 
     Raises:
-        ValueError: it is no such object; a few words.
+        ValueError: it is no such object, or its arguments may stand under yet another name; a few words.
+
+    >>> call_of({"name": "look"}), call_of({"name": "find", "parameters": {"word": "egg"}})
+    ((Call(name='look', arguments={}, id=None), True), (Call(name='find', arguments={'word': 'egg'}, id=None), True))
     """
     if not isinstance(value, dict):
         kinds = {list: "a list", str: "a text", bool: "a boolean", int: "a number", float: "a number"}
         raise ValueError(f"a call is an object, not {kinds.get(type(value), 'null')}")
-    name, arguments, number = value.get("name"), value.get(key), value.get("id")
+    name, number = value.get("name"), value.get("id")
     if not isinstance(name, str) or not name.strip():
         raise ValueError('"name" is missing' if "name" not in value else '"name" is no text')
-    if key not in value:
-        raise ValueError(f'"{key}" is missing')
-    repaired = isinstance(arguments, str)
-    if repaired:
+    given = [found for found in _ARGUMENTS if value.get(found) not in (None, "")]
+    if len(given) == len(_ARGUMENTS):
+        raise ValueError('"arguments" and "parameters" are both given')
+    if not given and (others := value.keys() - {"name", "id", "type", *_ARGUMENTS}):
+        raise ValueError(f'"{key}" is missing, and {json.dumps(min(others), ensure_ascii=False)} is not read')
+    arguments = value[given[0]] if given else {}
+    repaired = given != [key] or isinstance(arguments, str)
+    if isinstance(arguments, str):
         arguments = read_json(arguments)
     if not isinstance(arguments, dict):
-        raise ValueError(f'"{key}" is no object')
+        raise ValueError(f'"{given[0]}" is no object')
     return Call(name.strip(), arguments, number if isinstance(number, str) else None), repaired
 
 

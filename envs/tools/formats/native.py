@@ -84,9 +84,8 @@ def _native_call(value: Any) -> Call | str:
     try:
         if not isinstance(function, Mapping):
             raise ValueError("no function is named")
-        arguments = function.get("arguments") or {}
-        text = arguments if isinstance(arguments, str) else write_json(arguments)
-        call, _ = call_of({**function, "arguments": text})
+        # Arguments are a text, whose length is limited; an object is written as one.
+        call, _ = call_of({k: write_json(v) if isinstance(v, (dict, list)) else v for k, v in function.items()})
         return Call(call.name, call.arguments, number if isinstance(number, str) else None)
     except ValueError as error:
         return f"malformed call: {error}"

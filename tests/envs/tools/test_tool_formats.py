@@ -1,5 +1,6 @@
 """Formats of tool calls: what is written is read again, what is malformed is refused, and nothing raises."""
 
+import json
 from typing import Any
 
 import pytest
@@ -111,7 +112,7 @@ def message(**function):
         ("json", f"```json\n{ONE}\n```", ["search"]),
         ("json", f"Sure: {ONE}", "malformed call: no JSON at character 1: Expecting value"),
         ("llama3", f"<|python_tag|>{LLAMA}; {LLAMA}<|eom_id|>", ["f", "f"]),
-        ("llama3", ONE, ['malformed call: "parameters" is missing']),
+        ("llama3", ONE, ["search"]),
         ("python", "[a.b(x=-1, y=[True, None]), c()]", ["a.b", "c"]),
         ("python", "f(1)", ["malformed call: f: every argument needs its name, key=value"]),
         ("python", "f(x=g())", [f"malformed call: {LITERALS}"]),
@@ -141,13 +142,31 @@ def test_replies(name, text, expected):
     assert (given if isinstance(expected, list) else found.error or found.answer) == expected
 
 
+NO_ARGUMENTS = ("{}", '{"arguments": {}}', '{"arguments": null}', '{"arguments": ""}', '{"parameters": {}}')
+
+
+@pytest.mark.parametrize("name", ["hermes", "json", "llama3", "native"])
+@pytest.mark.parametrize("given", [*NO_ARGUMENTS, '{"parameters": {"a": 1}}', '{"parameters": "{\\"a\\": 1}"}'])
+def test_a_call_without_arguments_runs_and_one_with_them_never_runs_empty(name, given):
+    """Models leave them out, or use the name of another format (ollama PR 17328)."""
+    call = json.dumps({"name": "f", **json.loads(given)})
+    message = json.dumps(
+        {"content": None, "tool_calls": [{"id": "1", "type": "function", "function": json.loads(call)}]}
+    )
+    reply = {"hermes": f"<tool_call>{call}</tool_call>", "native": message}.get(name, call)
+    [found] = FORMATS[name].read(reply, TOOLS).calls
+    assert (found.name, found.arguments) == ("f", {} if given in NO_ARGUMENTS else {"a": 1})
+
+
 @pytest.mark.parametrize(
     ("inside", "why"),
     [
         ("3", "a call is an object, not a number"),  # legacy: TypeError, and the rollout ended
         ('{"arguments": {}}', '"name" is missing'),
         ('{"name": 3, "arguments": {}}', '"name" is no text'),
-        ('{"name": "f"}', '"arguments" is missing'),  # legacy: KeyError
+        ('{"name": "f", "args": {"a": 1}}', '"arguments" is missing, and "args" is not read'),
+        ('{"name": "f", "arguments": {}, "parameters": {"a": 1}}', '"arguments" and "parameters" are both given'),
+        ('{"name": "f", "parameters": 3}', '"parameters" is no object'),
         ('{"name": "f", "arguments": [1]}', '"arguments" is no object'),  # v0.1.0: a list became {}
         ('{"name": "f", "arguments": {"a": 1, "a": 2}}', "a key occurs twice"),
         ('{"name": "f", "arguments": {"a": NaN}}', "NaN is no JSON"),
