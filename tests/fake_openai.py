@@ -5,6 +5,7 @@ server refuses (another method, streaming where it is switched off, messages wit
 """
 
 import json
+import re
 import threading
 import time
 from contextlib import contextmanager
@@ -44,6 +45,8 @@ def fault_of(body):
         calls = message.get("tool_calls") or ()
         if not all(isinstance(json.loads(call["function"]["arguments"]), dict) for call in calls):
             return error(400, f"Invalid arguments in 'messages[{place}]'.", param="messages")
+        if not all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", call["function"]["name"]) for call in calls):
+            return error(400, f"Invalid 'messages[{place}].tool_calls[0].function.name'.", param="messages")
         open_calls += [call["id"] for call in calls]
     named = all(tool.get("type") == "function" and tool["function"]["name"] for tool in body.get("tools", ()))
     if open_calls or not named:

@@ -35,6 +35,9 @@ _OVERLONG = re.compile(
 )
 
 
+_OURS = ("role", "content", "tool_calls")  # parts of an answer's message that :class:`Answer` has by itself
+
+
 def says_overlong(words: str) -> bool:
     """Whether the words of an error leave no doubt that a conversation is too long.
 
@@ -234,19 +237,22 @@ class ChatServer:
             raise RefusedError("the answer is not JSON: is the base URL right?") from None
         try:
             choice = body["choices"][0]
-            text = _text(choice["message"].get("content"))
-            calls = tuple(call for call in choice["message"].get("tool_calls") or () if isinstance(call, dict))
+            message = choice["message"]
+            text = _text(message.get("content"))
+            calls = tuple(call for call in message.get("tool_calls") or () if isinstance(call, dict))
             finish = str(choice.get("finish_reason") or "stop")
-            thoughts = _text(choice["message"].get("reasoning_content") or choice["message"].get("reasoning"))
+            thoughts = _text(message.get("reasoning_content") or message.get("reasoning"))
+            beside = {name: part for name, part in message.items() if part and name not in _OURS}
+            more: dict[str, Any] = {"tool_calls": calls, "thoughts": thoughts, "beside": beside}
         except (KeyError, TypeError, IndexError, AttributeError):
             raise RefusedError(f"the answer holds no message{self._message_of(body)}") from None
         usage = body.get("usage")
         counts = usage if isinstance(usage, dict) else {}
         prompt, completion = counts.get("prompt_tokens"), counts.get("completion_tokens")
         if isinstance(prompt, int) and isinstance(completion, int) and min(prompt, completion) >= 0:
-            return Answer(text, finish, prompt, completion, estimated=False, tool_calls=calls, thoughts=thoughts)
+            return Answer(text, finish, prompt, completion, estimated=False, **more)
         prompt = sum(estimated_tokens(message["content"]) for message in messages)
-        return Answer(text, finish, prompt, estimated_tokens(text), estimated=True, tool_calls=calls, thoughts=thoughts)
+        return Answer(text, finish, prompt, estimated_tokens(text), estimated=True, **more)
 
     def _adapts(self, error: APIStatusError, named: Mapping[str, Any]) -> bool:
         """Whether the server has another name for a parameter that it refused; the name is kept.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 OVERLONG = "context"
@@ -78,6 +78,8 @@ class Answer:
         estimated: whether the server did not count the tokens, so that they are estimated from the texts' lengths.
         tool_calls: calls of tools in OpenAI's protocol, as the server returned them.
         thoughts: what the server returned beside the text, as reasoning.
+        beside: all other parts of the server's message, reasoning included: some servers refuse a conversation in which
+            their message comes back without them.
     """
 
     text: str
@@ -87,6 +89,7 @@ class Answer:
     estimated: bool
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     thoughts: str = ""
+    beside: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

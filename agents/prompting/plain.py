@@ -105,7 +105,7 @@ class PlainAgent:
         for _ in range(2):
             answer = await episode.ask(self._with_commands(messages, episode.info))
             reply = self.kept(answer.text)
-            messages.append({"role": "assistant", "content": reply or SILENCE})
+            messages.append({**answer.beside, "role": "assistant", "content": reply or SILENCE})
             if command := self.read(reply, episode.info):
                 return command
             episode.corrections += 1

@@ -76,10 +76,10 @@ class ChatAgent:
                 conversation.advance(*said, episode.observation, episode.info)
             prompt: tuple[Any, ...] = conversation.action_prompt()
             answer = await episode.ask(Prompt(prompt, conversation.tools))
-            message: Any = {"role": "assistant", "content": answer.text or SILENCE}
+            message: Any = {**answer.beside, "role": "assistant", "content": answer.text or SILENCE}
             reply: Any = answer.text
             if answer.tool_calls and conversation.tools:  # the server has read the calls
-                message = assistant_message(answer.text, identified(native_reading(answer).calls, prompt))
+                message = assistant_message(answer.text, identified(native_reading(answer).calls, prompt), answer)
                 bare = [{**call, "id": None} for call in answer.tool_calls]  # ids are no part of a window
                 reply = {"content": answer.text, "tool_calls": bare}
             command = self._reader.read(reply).command

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
@@ -13,6 +14,8 @@ from roleagent.env_card import Instructions
 from roleagent.envs.tools.calls.command import answer_command, call_command, error_command
 from roleagent.envs.tools.formats import FORMATS, Reading, native_calls
 from roleagent.tools import Call
+
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class ToolAgent:
@@ -44,7 +47,7 @@ class ToolAgent:
             reading = self.read(answer)
             calls = identified(reading.calls, messages)
             said = without_thoughts(answer.text) if answer.tool_calls or not calls else ""
-            messages.append(assistant_message(said, calls))
+            messages.append(assistant_message(said, calls, answer))
             episode.corrections += reading.error is not None
             return command_of(reading)
 
@@ -127,17 +130,18 @@ def _search(tools: Sequence[Any], question: str) -> str:
 
 
 def identified(calls: Sequence[Call | str], messages: Sequence[Message]) -> list[Call]:
-    """Calls with ids of their own, as the protocol requires; malformed ones have the name ``malformed``.
+    """Calls with ids and names as the protocol requires; malformed ones have the name ``malformed``.
 
     A server's id stays where neither the conversation nor another call has it. A new one has nine letters and digits,
-    which every server takes.
+    which every server takes. A name has up to 64 letters, digits, ``_`` and ``-``: servers refuse a conversation with
+    another one, even where their own model wrote it.
 
     Args:
         calls: of the newest reply.
         messages: of the conversation so far.
 
-    >>> identified([Call("look", {}, "a"), Call("look", {}, "a"), "malformed call"], [])[1:]
-    [Call(name='look', arguments={}, id='call00000'), Call(name='malformed', arguments={}, id='call00001')]
+    >>> identified([Call("look", {}, "a"), Call("look at", {}, "a"), "malformed call"], [])[1:]
+    [Call(name='look_at', arguments={}, id='call00000'), Call(name='malformed', arguments={}, id='call00001')]
     """
     used = {call["id"] for message in messages for call in message.get("tool_calls", ())}
     found: list[Call] = []
@@ -148,7 +152,7 @@ def identified(calls: Sequence[Call | str], messages: Sequence[Message]) -> list
             if call.id and call.id.strip() and call.id not in used
             else next(new for new in _new_ids() if new not in used)
         )
-        found.append(Call(call.name, call.arguments, own))
+        found.append(Call(_NOT_IN_NAMES.sub("_", call.name)[:64], call.arguments, own))
         used.add(own)
     return found
 
@@ -157,11 +161,21 @@ def _new_ids() -> Iterator[str]:
     return (f"call{number:05d}" for number in count())
 
 
-def assistant_message(text: str, calls: Sequence[Call]) -> Message:
-    """The assistant's message."""
+def assistant_message(text: str, calls: Sequence[Call], answer: Answer) -> Message:
+    """The assistant's message, with what the server sent beside it.
+
+    Args:
+        text: what stays of the answer's.
+        calls: of the answer, :func:`identified`.
+        answer: of the server.
+    """
     if not calls:
-        return {"role": "assistant", "content": text or SILENCE}
-    return {"role": "assistant", "content": text, "tool_calls": native_calls(calls)}
+        return {**answer.beside, "role": "assistant", "content": text or SILENCE}
+    made = native_calls(calls)
+    if answer.tool_calls:
+        own = ({name: part for name, part in sent.items() if name != "index"} for sent in answer.tool_calls)
+        made = [sent | call for sent, call in zip(own, made, strict=True)]
+    return {**answer.beside, "role": "assistant", "content": text, "tool_calls": made}
 
 
 def _answered(calls: Sequence[Call], episode: Episode) -> list[Message]:

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from fake_openai import message, serving
+from fake_openai import error, message, serving
 from tiny import around, qwen2_tokenizer
 
 from roleagent.agents.chat.models import PolicyChatModel
@@ -74,6 +74,66 @@ def test_evaluate_plays_with_native_calls(here, capsys, agent):
     last = max((body["messages"] for body in fake.asked), key=len)
     ids = [call["id"] for one in last for call in one.get("tool_calls", ())]
     assert ids == [one["tool_call_id"] for one in last if one["role"] == "tool"] and ids[0].startswith("bad_")
+
+
+EVERY_AGENT = pytest.mark.parametrize(
+    "agent", [("--agent", "plain"), (*TRANSCRIPT, "--set", "prompt.tool_format=native")], ids=["plain", "native"]
+)
+
+
+def evaluated_with(reply, here, capsys, agent):
+    """The result of the three tasks with a server, and the bodies of its requests."""
+    (here / "tasks.jsonl").write_text("".join(f"{json.dumps(task)}\n" for task in TASKS))
+    tools = ("--env-arg", f"tools={OPTIONS['tools']}", "--env-arg", "tasks=tasks.jsonl", "--env-arg", "judge=number")
+    with serving(reply) as fake:
+        where = (*agent, "--base-url", fake.url, "--env", "RoleAgent/ToolEnv-v0", "--split", "all")
+        return evaluated(capsys, *where, *tools), fake.asked
+
+
+@EVERY_AGENT
+@pytest.mark.parametrize("name", ["functions.convert", "convert me", "x" * 100, "wandle/um", "换算"])
+def test_a_call_by_a_name_that_no_server_takes_fails_alone(here, capsys, agent, name):
+    """It is unknown, and the next request of the same conversation passes (pydantic-ai 4585)."""
+
+    def reply(body, number):
+        results = [one["content"] for one in body["messages"] if one["role"] == "tool"]
+        if len(results) != 1:
+            return solver(body, number)
+        assert name[:20] in results[0] and "convert" in results[0]
+        amount = re.search(r"(\d+) km", str(body["messages"]))[1]
+        return native("convert", json.dumps({"amount": int(amount), "unit": "km"}), f"good_{amount}")
+
+    def misnamed(body, number):
+        answer = reply(body, number)
+        if '"bad_' in json.dumps(answer):
+            answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"] = name
+        return answer
+
+    result, _ = evaluated_with(misnamed, here, capsys, agent)
+    assert (result["success"], result["n"], result["errors"]) == (1.0, 3, 0)
+
+
+@EVERY_AGENT
+def test_what_a_server_sent_with_its_message_goes_back_with_it(here, capsys, agent):
+    """DeepSeek wants its reasoning, Gemini the signature of its calls (qwen-code 3578)."""
+
+    def reply(body, number):
+        for said in body["messages"]:
+            signed = [call.get("extra_content") for call in said.get("tool_calls", ())]
+            if signed and (
+                signed != [{"google": {"thought_signature": "c2ln"}}] or said.get("reasoning_content") != "Hm."
+            ):
+                return error(400, "The `reasoning_content` in the thinking mode must be passed back to the API.")
+        answer = solver(body, number)
+        if isinstance(answer, dict):
+            said = answer["choices"][0]["message"]
+            said |= {"reasoning_content": "Hm.", "refusal": None}
+            said["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": "c2ln"}}
+        return answer
+
+    result, asked = evaluated_with(reply, here, capsys, agent)
+    assert (result["success"], result["n"], result["errors"]) == (1.0, 3, 0)
+    assert not any("refusal" in said for body in asked for said in body["messages"]), "nothing was refused"
 
 
 class Model:
