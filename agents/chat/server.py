@@ -30,7 +30,8 @@ _OVERLONG = re.compile(
     r"|too many (?:\w+ )?tokens|token limit|string too long|reduce the length|inputs?(?:[ `_]*token| length)"
     r"|(?:prompt|inputs?|messages|conversation|sequence)\b(?:[^.:]|[.]\d){0,99}?"
     r"(?:too (?:long|large)|longer than|larger than|exceed|less than \d+ tokens)"
-    r"|request (?:entity )?(?:is )?too large",
+    r"|request (?:entity )?(?:is )?too large"
+    r"|no user query found in messages",  # Ollama, which has cut them away
     re.IGNORECASE,
 )
 
@@ -53,16 +54,28 @@ async def use_status_of_body(response: Any) -> None:
     """Gives the answer to a conversation the status of the error that its body holds.
 
     Some servers, and gateways before others, report errors with HTTP 200. The error's own code counts; an answer with
-    neither a message nor a code is one of a bad gateway (502).
+    neither a message nor a code is one of a bad gateway (502). So is a message that the server did not finish, which is
+    half a command; one that a filter took is refused (451), as it would be again. A server's error (500) that says that
+    a conversation is too long is the client's (413): another attempt would not help.
     """
-    if response.status_code != 200 or not response.request.url.path.endswith("/chat/completions"):
+    if response.status_code not in (200, 500) or not response.request.url.path.endswith("/chat/completions"):
         return
     await response.aread()
     try:
         body = response.json()
     except (ValueError, RecursionError):
         return
-    if not isinstance(body, dict) or (not (error := _error_in(body)) and _has_message(body)):
+    if response.status_code == 500:
+        if says_overlong(message_in(body)):
+            response.status_code = 413
+            response.extensions[IN_BODY] = "HTTP 500"
+        return
+    if not isinstance(body, dict):
+        return
+    if not (error := _error_in(body)) and (finish := _finish_of(body)) is not None:
+        if finish.lower() not in _FINISHED:
+            response.status_code = 451 if _FILTER.search(finish) else 502
+            response.extensions[IN_BODY] = f"the server did not finish its answer: {finish[:40]!r}"
         return
     code = str(error.get("code")) if isinstance(error, dict) else ""
     known = code.isdecimal() and 400 <= int(code) < 600
@@ -70,12 +83,30 @@ async def use_status_of_body(response: Any) -> None:
     response.extensions[IN_BODY] = f"the answer is error {code}" if known else "the answer holds no message"
 
 
-def _has_message(body: Mapping[str, Any]) -> bool:
+_FINISHED = frozenset(
+    # OpenAI's words, and those of TGI and of servers that hand through Anthropic's
+    (
+        "stop",
+        "length",
+        "tool_calls",
+        "function_call",
+        "eos_token",
+        "stop_sequence",
+        "end_turn",
+        "tool_use",
+        "max_tokens",
+    )
+)
+_FILTER = re.compile(r"filter|safety|sensitive|refus|recitation|prohibited|block", re.IGNORECASE)
+
+
+def _finish_of(body: Mapping[str, Any]) -> str | None:
+    """The reason why a message ended; None without a message."""
     try:
         choice = body["choices"][0]
-        return isinstance(choice["message"], dict) and choice.get("finish_reason") != "error"
+        return str(choice.get("finish_reason") or "stop") if isinstance(choice["message"], dict) else None
     except (KeyError, TypeError, IndexError, AttributeError):
-        return False
+        return None
 
 
 def _error_in(body: Any) -> Any:

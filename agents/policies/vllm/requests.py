@@ -88,10 +88,16 @@ def sampling(request: SampleRequest, temperature: float) -> Any:
 
 
 def answer(output: Any) -> Completion:
-    """The completion in vLLM's ``CompletionOutput``."""
+    """The completion in vLLM's ``CompletionOutput``.
+
+    Raises:
+        RuntimeError: vLLM did not finish it.
+    """
+    if output.finish_reason not in ("stop", "length"):
+        raise RuntimeError(f"vLLM did not finish an answer: {output.finish_reason!r}")
     tokens = tuple(output.token_ids)
     logprobs = tuple(found[token].logprob for token, found in zip(tokens, output.logprobs, strict=True))
-    return Completion(tokens, logprobs, "stop" if output.finish_reason == "stop" else "length")
+    return Completion(tokens, logprobs, output.finish_reason)
 
 
 def adapter_request() -> Any:

@@ -123,7 +123,7 @@ ERRORS_IN_BODIES = [
     {"id": "1", "choices": []},
     {"id": "1", "choices": None},
     {"id": "1", "choices": [{"finish_reason": "stop"}]},
-    message("", "error"),
+    *(message("go to", reason) for reason in ("error", "abort", "cancelled", "insufficient_system_resource")),
     {"choices": [{**message("half an ans")["choices"][0], "error": {"code": 504, "message": "timeout"}}]},
 ]
 
@@ -134,6 +134,18 @@ def test_an_error_that_comes_with_http_200_is_an_error(body):
         endpoint = opened(fake)
         assert texts(ask(endpoint, "well?")) == ["yes"]
         assert (endpoint.settle().requests, len(fake.asked)) == (2, 2)
+
+
+@pytest.mark.parametrize("reason", ["content_filter", "sensitive", "SAFETY", "refusal"])
+def test_an_answer_that_a_filter_took_is_no_command_and_asked_for_once(reason):
+    """The conversation has no outcome; the others are answered, and the server is not taken for dead."""
+    replies = {"a": message("go to", reason), "b": message("look", "STOP"), "c": message("look", "eos_token")}
+    with serving(lambda asked, number: replies[asked["messages"][0]["content"]]) as fake:
+        endpoint = opened(fake, retries=3)
+        with pytest.warns(UserWarning, match=f"did not finish its answer: '{reason}'"):
+            assert texts(ask(endpoint, "a")) == [None]
+        assert texts(ask(endpoint, "a", "b", "c")) == [None, "look", "look"]
+        assert len(fake.asked) == 4
 
 
 def test_a_slow_answer_is_given_up_and_asked_for_again():
@@ -204,15 +216,16 @@ TOO_LONG = [
     (400, "Range of input length should be [1, 30720]"),  # DashScope
     (413, "no"),
     (500, "Context size has been exceeded."),
+    (500, "no user query found in messages"),  # Ollama (ollama 18107)
 ]
 
 
 @pytest.mark.parametrize(("status", "words"), TOO_LONG, ids=lambda value: str(value)[:30])
 def test_a_conversation_that_is_too_long_is_recognized_by_status_or_words(status, words):
     with serving(error(status, words)) as fake, pytest.warns(UserWarning, match="stayed unanswered"):
-        endpoint = opened(fake, retries=0)
+        endpoint = opened(fake, retries=3)
         (answer,) = ask(endpoint, "well?")
-        assert answer.finish_reason == OVERLONG and len(fake.asked) == 1
+        assert answer.finish_reason == OVERLONG and len(fake.asked) == 1, "another attempt would not help"
 
 
 @pytest.mark.parametrize("words", ["E1261", "No.", ""])
