@@ -65,6 +65,7 @@ class Usage:
         completion_tokens: written.
         estimated: answers whose tokens were not counted but estimated.
         cut: answers that ended at the token limit.
+        shortened: answers to a conversation that the server cut without saying so.
         seconds: waited for answers; those of concurrent episodes overlap.
     """
 
@@ -73,13 +74,14 @@ class Usage:
     completion_tokens: int = 0
     estimated: int = 0
     cut: int = 0
+    shortened: int = 0
     seconds: float = 0.0
 
     def plus(self, answer: Answer, seconds: float) -> Usage:
         """With one more answer.
 
         >>> Usage().plus(Answer("look", "stop", 20, 2, estimated=False), 0.5)
-        Usage(answers=1, prompt_tokens=20, completion_tokens=2, estimated=0, cut=0, seconds=0.5)
+        Usage(answers=1, prompt_tokens=20, completion_tokens=2, estimated=0, cut=0, shortened=0, seconds=0.5)
         """
         return Usage(
             self.answers + 1,
@@ -87,6 +89,7 @@ class Usage:
             self.completion_tokens + answer.completion_tokens,
             self.estimated + answer.estimated,
             self.cut + (answer.finish_reason == "length"),
+            self.shortened + answer.shortened,
             self.seconds + seconds,
         )
 

@@ -319,7 +319,7 @@ class EndpointSimulator(BaseSimulator):
         return {"tokens": float(spent.completion_tokens), **named, **cost}
 
 
-_COSTS = ("prompt_tokens", "seconds", "requests", "retries", "failures")
+_COSTS = ("prompt_tokens", "seconds", "requests", "retries", "failures", "shortened")
 
 __all__ = [
     "TASK_TAGS",

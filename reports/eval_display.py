@@ -76,6 +76,11 @@ def report(
         display.say(line + (f", cost {spent['cost']:.4f}" if "cost" in spent else ""))
         if spent["corrections"]:
             display.say(f"answers without a command: {spent['corrections'] / spent['answers']:.1%}")
+        if spent["shortened"]:
+            display.warn(
+                f"{spent['shortened']} answers are to conversations that the server cut without saying so: the agent "
+                "did not see its whole episode. Give the server a longer context and play again"
+            )
         if spent["cut"] > 0.01 * spent["answers"]:
             display.warn(f"{spent['cut']} answers were cut off at the token limit; raise --max-tokens")
     if summary["errors"]:

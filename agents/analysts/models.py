@@ -249,4 +249,4 @@ class EndpointAnalyst(LanguageAnalyst):
         return {**tokens_and_time, **named, **cost}
 
 
-_COUNTS = ("requests", "retries", "failures", "cut", "prompt_tokens", "estimated")
+_COUNTS = ("requests", "retries", "failures", "cut", "prompt_tokens", "estimated", "shortened")

@@ -76,7 +76,8 @@ class Endpoint:
         self._lock = threading.Lock()
         self._spent = Spending()
         self._answered = -math.inf  # when the server answered last, on the monotonic clock
-        self._unreachable = self._warned = False
+        self._unreachable = False
+        self._warned: set[str] = set()  # the kinds of problems
 
     def __repr__(self) -> str:
         return f"Endpoint({self.url!r}, {self.model!r})"
@@ -130,22 +131,29 @@ class Endpoint:
         began = time.monotonic()
         answers: list[Answer | None] = [None] * len(conversations)
         reasons: list[str] = []
+        shortened: list[int] = []
         options = {"max_tokens": max_tokens, "temperature": temperature}
         try:
-            _wait(self._answer_all(conversations, options, answers, reasons))
+            _wait(self._answer_all(conversations, options, answers, reasons, shortened))
         finally:
             missing = sum(answer is None or answer.finish_reason == OVERLONG for answer in answers)
             self._add(failures=missing, seconds=time.monotonic() - began)
             count("tokens sampled", sum(answer.completion_tokens for answer in answers if answer is not None))
+        if shortened:
+            self.warn(
+                f"the server counts {shortened[0]:,} prompt tokens of a conversation that has several times as many: "
+                "it cuts conversations without saying so. Give it a longer context (Ollama: OLLAMA_CONTEXT_LENGTH)",
+                "shortened",
+            )
         if missing:
             why = reasons[0] if reasons else f"not done within {self.deadline:.0f} s"
             self.warn(f"{missing} of {len(answers)} questions stayed unanswered ({why})")
         return answers
 
-    def warn(self, what: str) -> None:
-        """Warns of the first problem with the server; later ones are only counted."""
-        if not self._warned:
-            self._warned = True
+    def warn(self, what: str, kind: str = "") -> None:
+        """Warns of the first problem of a kind with the server; later ones are only counted."""
+        if kind not in self._warned:
+            self._warned.add(kind)
             warnings.warn(f"{self.url}: {what}; further cases are only counted", stacklevel=3)
 
     def settle(self) -> Spending:
@@ -160,10 +168,11 @@ class Endpoint:
         options: Mapping[str, Any],
         answers: list[Answer | None],
         reasons: list[str],
+        shortened: list[int],
     ) -> None:
         """Fills ``answers``, until the deadline, an :class:`EndpointError` or a server that is down ends it.
 
-        ``reasons`` are those of missing answers.
+        ``reasons`` are those of missing answers, ``shortened`` the prompt tokens of conversations that were cut.
         """
         retries = 0 if self._unreachable else self.retries
 
@@ -171,8 +180,12 @@ class Endpoint:
             async with self._slots:
                 began = time.monotonic()
                 try:
-                    answers[place] = await self._server.complete(self.model, conversations[place], options, retries)
+                    found = answers[place] = await self._server.complete(
+                        self.model, conversations[place], options, retries
+                    )
                     self._answered, self._unreachable = time.monotonic(), False
+                    if found.shortened:
+                        shortened.append(found.prompt_tokens)
                 except (RefusedError, UnansweredError) as error:
                     reasons.append(str(error))
                     if isinstance(error, OverlongError):

@@ -36,6 +36,8 @@ _OVERLONG = re.compile(
 )
 
 
+_MOST_BYTES = 8  # per token of a text; English has about four
+_SHORTEST_CONTEXT = 1024  # tokens, to which servers cut a conversation
 _OURS = ("role", "content", "tool_calls")  # parts of an answer's message that :class:`Answer` has by itself
 
 
@@ -84,18 +86,8 @@ async def use_status_of_body(response: Any) -> None:
 
 
 _FINISHED = frozenset(
-    # OpenAI's words, and those of TGI and of servers that hand through Anthropic's
-    (
-        "stop",
-        "length",
-        "tool_calls",
-        "function_call",
-        "eos_token",
-        "stop_sequence",
-        "end_turn",
-        "tool_use",
-        "max_tokens",
-    )
+    # OpenAI's words, and those of TGI and Anthropic, which some gateways hand through
+    ("stop", "length", "tool_calls", "function_call", "eos_token", "stop_sequence", "end_turn", "tool_use")
 )
 _FILTER = re.compile(r"filter|safety|sensitive|refus|recitation|prohibited|block", re.IGNORECASE)
 
@@ -228,6 +220,7 @@ class ChatServer:
         answer = self._read(reply.http_response, messages)
         self._count(
             cut=int(answer.finish_reason == "length"),
+            shortened=int(answer.shortened),
             prompt_tokens=answer.prompt_tokens,
             completion_tokens=answer.completion_tokens,
             estimated=int(answer.estimated),
@@ -271,7 +264,7 @@ class ChatServer:
             message = choice["message"]
             text = _text(message.get("content"))
             calls = tuple(call for call in message.get("tool_calls") or () if isinstance(call, dict))
-            finish = str(choice.get("finish_reason") or "stop")
+            finish = str(choice.get("finish_reason") or "stop").lower()
             thoughts = _text(message.get("reasoning_content") or message.get("reasoning"))
             beside = {name: part for name, part in message.items() if part and name not in _OURS}
             more: dict[str, Any] = {"tool_calls": calls, "thoughts": thoughts, "beside": beside}
@@ -281,6 +274,8 @@ class ChatServer:
         counts = usage if isinstance(usage, dict) else {}
         prompt, completion = counts.get("prompt_tokens"), counts.get("completion_tokens")
         if isinstance(prompt, int) and isinstance(completion, int) and min(prompt, completion) >= 0:
+            letters = sum(len(message["content"].encode()) for message in messages)
+            more["shortened"] = letters > _MOST_BYTES * max(prompt, _SHORTEST_CONTEXT)
             return Answer(text, finish, prompt, completion, estimated=False, **more)
         prompt = sum(estimated_tokens(message["content"]) for message in messages)
         return Answer(text, finish, prompt, estimated_tokens(text), estimated=True, **more)

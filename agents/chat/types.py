@@ -80,6 +80,7 @@ class Answer:
         thoughts: what the server returned beside the text, as reasoning.
         beside: all other parts of the server's message, reasoning included: some servers refuse a conversation in which
             their message comes back without them.
+        shortened: whether the server counts so few prompt tokens that it must have cut the conversation.
     """
 
     text: str
@@ -90,6 +91,7 @@ class Answer:
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     thoughts: str = ""
     beside: Mapping[str, Any] = field(default_factory=dict)
+    shortened: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class Spending:
         completion_tokens: tokens written, likewise.
         estimated: answers whose tokens the server did not count, so that their numbers are estimates.
         seconds: wall-clock time.
+        shortened: answers to conversations that the server cut without saying so.
     """
 
     requests: int = 0
@@ -115,6 +118,7 @@ class Spending:
     completion_tokens: int = 0
     estimated: int = 0
     seconds: float = 0.0
+    shortened: int = 0
 
     def price(self, prices: tuple[float, float]) -> float:
         """In money, at prices per million prompt and completion tokens.

@@ -228,6 +228,23 @@ def test_a_conversation_that_is_too_long_is_recognized_by_status_or_words(status
         assert answer.finish_reason == OVERLONG and len(fake.asked) == 1, "another attempt would not help"
 
 
+def test_a_server_that_cuts_conversations_without_saying_so_is_named_and_counted():
+    """Ollama reads the last 2,050 tokens of a conversation of some 9,000, and answers (ollama 3839)."""
+
+    def reply(body, number):
+        read = sum(len(message["content"]) for message in body["messages"]) // 4
+        return message("yes", usage=(min(read, 2050), 3))
+
+    prose = "You arrive at cabinet 1. The cabinet 1 is closed. "
+    with serving(reply) as fake:
+        endpoint = opened(fake)
+        assert not any(answer.shortened for answer in ask(endpoint, prose * 160, "well?", "=" * 1000))
+        with pytest.warns(UserWarning, match="counts 2,050 prompt tokens .* OLLAMA_CONTEXT_LENGTH"):
+            assert [answer.shortened for answer in ask(endpoint, prose * 720, "well?")] == [True, False]
+        assert ask(endpoint, prose * 720)[0].shortened, "later ones are only counted"
+        assert endpoint.settle().shortened == 2
+
+
 @pytest.mark.parametrize("words", ["E1261", "No.", ""])
 def test_a_conversation_that_is_refused_in_other_words_is_too_long_if_its_length_decides(words):
     """The server refuses long text, whichever it is, and takes short text."""
@@ -409,6 +426,7 @@ def test_the_analyst_reads_what_the_server_says_and_knows_what_it_cost():
         assert costs.pop("analysis_seconds") > 0
         assert costs == {
             "analysis_tokens": 15.0,
+            "endpoint_shortened": 0.0,
             **{"endpoint_requests": 5.0, "endpoint_retries": 0.0, "endpoint_failures": 0.0, "endpoint_cut": 0.0},
             **{"endpoint_prompt_tokens": 35.0, "endpoint_estimated": 0.0, "endpoint_cost": 35.0 + 2 * 15.0},
         }
