@@ -7,8 +7,25 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from roleagent.types import ending, reward_terms
+
+_TEXT, _BOOL, _LIST = (str,), (bool, np.bool_), (list, tuple)
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(("task_id", "goal", "task_type", "split", "command"), (_TEXT, "a text")),
+    **dict.fromkeys(("state", "grouping_state"), (_TEXT, "a text or None")),
+    **dict.fromkeys(("won", "valid_action"), (_BOOL, "True or False")),
+    "admissible_actions": (_LIST, "a list of texts"),
+}
+_MAY_BE_NONE = ("goal", "task_type", "split", "state", "grouping_state")
+
+
+def _type_of(value: Any) -> str:
+    """A value's type; of a list the first type in it that is no text."""
+    name = type(value).__name__
+    others = [type(one).__name__ for one in value if not isinstance(one, str)] if isinstance(value, _LIST) else []
+    return f"{name} with a {others[0]} in it" if others else name
 
 
 class FullInfo(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
@@ -16,11 +33,13 @@ class FullInfo(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
 
     :func:`~roleagent.envs.registry.make_env` wraps every environment in it that is not RoleAgent's own. The default of
     ``task_id`` is the task that was asked for, of ``state`` the observation, of ``rewards`` the reward as ``task``, and
-    of ``won`` whether the episode ended by itself with a reward above 0.
+    of ``won`` whether the episode ended by itself with a reward above 0. A goal, a type or a split of None counts as
+    left out.
 
     Raises:
-        ValueError: in ``reset`` and ``step``: the observation is no text, the reward no finite number, the state
-            neither text nor None, ``rewards`` no mapping of numbers, or another task is played than was asked for.
+        ValueError: in ``reset`` and ``step``, with the environment and the key: the observation is no text, the reward
+            no finite number, a value in ``info`` of another type than :mod:`roleagent.types` has for its key, or
+            another task is played than was asked for.
     """
 
     def __init__(self, env: gymnasium.Env):
@@ -31,6 +50,7 @@ class FullInfo(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
+        self._check(info)
         asked = (options or {}).get("task_id")
         if asked is not None and info.get("task_id", asked) != asked:
             raise ValueError(
@@ -39,11 +59,12 @@ class FullInfo(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
             )
         split = getattr(getattr(self.unwrapped, "task_split", None), "split", "")
         about = {"task_id": asked or "", "goal": "", "task_type": "", "split": split}
-        self._about = {key: info.get(key, default) for key, default in about.items()}
+        self._about = {key: default if info.get(key) is None else info[key] for key, default in about.items()}
         return observation, self._filled(observation, {"won": False, "rewards": {}, **info})
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
+        self._check(info)
         try:
             rewards = {name: float(value) for name, value in reward_terms(info, reward).items()}
             sound = math.isfinite(reward) and all(map(math.isfinite, rewards.values()))
@@ -63,11 +84,18 @@ class FullInfo(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
     def _filled(self, observation: Any, info: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(observation, str):
             raise ValueError(f"{self._name} returned an observation of type {type(observation).__name__}, not text")
-        state = info.get("state", observation)
-        if not isinstance(state, str | None):
-            raise ValueError(f"{self._name} returned a state of type {type(state).__name__}, neither text nor None")
-        general = {"admissible_actions": [], "valid_action": True, "state": state}
-        return {**self._about, **general, **info}
+        general = {"admissible_actions": [], "valid_action": True, "state": observation}
+        given = {key: value for key, value in info.items() if key not in self._about or value is not None}
+        return {**self._about, **general, **given}
+
+    def _check(self, info: Any) -> None:
+        if not isinstance(info, Mapping):
+            raise ValueError(f"{self._name} returned an info of type {type(info).__name__}, not a dictionary")
+        for key, (kinds, wanted) in _KINDS.items():
+            value = info.get(key)
+            sound = isinstance(value, kinds) and (kinds is not _LIST or all(isinstance(one, str) for one in value))
+            if key in info and not sound and (value is not None or key not in _MAY_BE_NONE):
+                raise ValueError(f"{self._name} returned info[{key!r}] of type {_type_of(value)}: {wanted} is needed")
 
 
 __all__ = ["FullInfo"]

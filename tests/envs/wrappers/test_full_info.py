@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Text
 from programs import load, status
+from tiny import qwen
 
 from roleagent.envs.registry import make_env
 from roleagent.tasks.split import TaskSplit
+
+EMPTY: dict = {}
 
 
 class Count(gymnasium.Env):
@@ -18,13 +21,14 @@ class Count(gymnasium.Env):
     observation_space = action_space = Text(50)
     task_split = TaskSplit("Count-v0", "train", ("3", "4"))
 
-    def __init__(self, split="train", reward=None, info=None, observation=None, deaf=False):
-        self.reward, self.given, self.shown, self.deaf = reward, info or {}, observation, deaf
+    def __init__(self, split="train", reward=None, info=EMPTY, observation=None, deaf=False):
+        self.reward, self.given, self.shown, self.deaf = reward, info, observation, deaf
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.number, self.left = int("4" if self.deaf else self.task_split.requested(options, self.np_random)), 2
-        return str(self.number), {"task_id": str(self.number)} if self.deaf else {}
+        first = {"task_id": str(self.number)} if self.deaf else {}
+        return str(self.number), first | self.given if isinstance(self.given, dict) else self.given
 
     def step(self, action):
         if action == str(self.number):
@@ -72,6 +76,8 @@ def test_terms_without_the_task_keep_the_reward_and_what_is_reported_counts():
     assert played(info={"rewards": {"form": 1}})[1][4]["rewards"] == {"task": 1.0, "form": 1.0}
     assert not played(info={"won": False, "state": None})[1][4]["won"]
     assert played(info={"state": None})[1][4]["state"] is None
+    last = played(info={"goal": None, "task_type": None, "won": np.bool_(True), "admissible_actions": ("3", "4")})[1][4]
+    assert (last["goal"], last["task_type"], last["won"]) == ("", "", True)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +88,21 @@ def test_terms_without_the_task_keep_the_reward_and_what_is_reported_counts():
         ({"reward": (float("nan"), 1)}, "the reward nan"),
         ({"info": {"rewards": [1.0]}}, r"the terms \[1.0\]"),
         ({"info": {"rewards": {"form": "good"}}}, "the terms"),
-        ({"info": {"state": 3}}, "a state of type int"),
+        ({"info": {"state": 3}}, r"info\['state'\] of type int: a text or None"),
+        ({"info": {"goal": ["eggs"]}}, r"info\['goal'\] of type list: a text"),
+        ({"info": {"task_type": 3}}, r"info\['task_type'\] of type int: a text"),
+        ({"info": {"task_id": None}}, r"info\['task_id'\] of type NoneType: a text"),
+        ({"info": {"split": b"train"}}, r"info\['split'\] of type bytes: a text"),
+        ({"info": {"grouping_state": 1.5}}, r"info\['grouping_state'\] of type float: a text or None"),
+        ({"info": {"won": "yes"}}, r"info\['won'\] of type str: True or False"),
+        ({"info": {"valid_action": None}}, r"info\['valid_action'\] of type NoneType: True or False"),
+        ({"info": {"admissible_actions": np.array(["3"])}}, r"info\['admissible_actions'\] of type ndarray: a list of"),
+        (
+            {"info": {"admissible_actions": [3]}},
+            r"info\['admissible_actions'\] of type list with a int in it: a list of",
+        ),
+        ({"info": {"admissible_actions": "3"}}, r"info\['admissible_actions'\] of type str: a list of texts"),
+        ({"info": None}, "an info of type NoneType, not a dictionary"),
         ({"observation": {"text": "3"}}, "an observation of type dict"),
         ({"deaf": True}, "asked for the task '3' and plays '4'"),
     ],
@@ -90,6 +110,22 @@ def test_terms_without_the_task_keep_the_reward_and_what_is_reported_counts():
 def test_what_nobody_can_use_is_refused_by_name(arguments, what):
     with pytest.raises(ValueError, match=f"Count-v0 .*{what}"):
         played(**arguments)
+
+
+def test_an_info_that_cannot_be_used_is_one_line_of_the_training(tmp_path, monkeypatch, capsys):
+    """Before anything is learned, and with the environment and the key."""
+    monkeypatch.chdir(tmp_path)
+    gymnasium.register("Typed-v0", entry_point=Count, max_episode_steps=5, kwargs={"info": {"task_type": 3}})
+    try:
+        policy = qwen()
+        policy.model.save_pretrained(tmp_path / "model")
+        policy.tokenizer.save_pretrained(tmp_path / "model")
+        given = ["env.id=Typed-v0", "env.eval_split=train", "policy.path=model", "policy.context=256"]
+        code = status(load("train").main, [*given, "warmstart.episodes=0", "method=grpo"])
+    finally:
+        del gymnasium.registry["Typed-v0"]
+    *_, line = capsys.readouterr().err.splitlines()
+    assert code == 2 and "Typed-v0 returned info['task_type'] of type int" in line
 
 
 def evaluated(env_id, agent):
