@@ -153,9 +153,16 @@ def build_prompting_agent(name: str, env: gymnasium.Env, **options: Any) -> Prom
 
 
 class FunctionAgent:
-    """Plays a function of ``(observation, info)``, or of the observation alone, that returns a command."""
+    """Plays a function of ``(observation, info)``, or of the observation alone, that returns a command.
+
+    Attributes:
+        own: the function, without the arguments that it is given in any case.
+        name: of the function, ``module:NAME``.
+    """
 
     def __init__(self, function: Callable[..., str]):
+        self.own = function.func if isinstance(function, partial) else function
+        self.name = f"{self.own.__module__}:{self.own.__qualname__}"
         takes = inspect.signature(function).parameters.values()
         needed = [one for one in takes if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
         self._function, self._alone = function, len(needed) == 1

@@ -8,6 +8,11 @@ split, never from what was played before.
 from __future__ import annotations
 
 import contextlib
+import inspect
+import re
+import traceback
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
@@ -28,7 +33,7 @@ from roleagent.agents.episode import (
     PromptingAgent,
     play_episode,
 )
-from roleagent.agents.evaluation.baselines import Agent, build_agent, is_thread_safe
+from roleagent.agents.evaluation.baselines import Agent, FunctionAgent, build_agent, is_thread_safe
 from roleagent.agents.evaluation.records import Attempt, Record, records_of
 from roleagent.agents.evaluation.revision import Failure, revise_failures
 from roleagent.agents.policies.protocol import Policy
@@ -86,7 +91,7 @@ def play_agents(
 ) -> Iterator[Record]:
     """Plays every attempt once with agents that give bare commands; yields records as episodes finish.
 
-    A task whose environment fails yields a record with the stop reason ``error``. Errors of an agent are raised.
+    A task whose environment fails yields a record with the stop reason ``error``.
 
     Args:
         build: builds an agent.
@@ -96,12 +101,17 @@ def play_agents(
             them all, in this thread.
         keep: is given every played episode.
         progress: is given the shares of the episodes under way, and their number.
+
+    Raises:
+        ValueError: an agent raised something, or returned no text; with its name and the place.
     """
     episodes: dict[int, Episode] = {}
 
     async def decide(episode: Episode) -> str:
         command: str = await Ask((not episode.turns, episode.observation, episode.info))
         return command
+
+    invalid = InvalidCommands()
 
     async def play(index: int, slot: int) -> EpisodeResult:
         episode = episodes[index] = Episode(pool, slot, attempts[index].task_id)
@@ -126,18 +136,94 @@ def play_agents(
         backend = Batch(lambda asked: [act(ask.content) for ask in asked])
     for index, result in Scheduler(backend, pool.step_many, play, len(attempts), threads, under_way).run():
         del episodes[index]
+        invalid.add(result)
         keep(result, attempts[index].repeat)
         yield Record.of_result(result, attempts[index].repeat)
 
 
 def _act(agent: Agent, situation: tuple[bool, str, Mapping[str, Any]]) -> str:
     first, observation, info = situation
-    if first:
-        agent.reset(observation, info)
-    command = agent.act(observation, info)
+    try:
+        if first:
+            agent.reset(observation, info)
+        command = agent.act(observation, info)
+    except Exception as error:  # a function of somebody else's
+        if type(agent).__module__.startswith("roleagent.") and not isinstance(agent, FunctionAgent):
+            raise
+        raise ValueError(_failure(agent, error, info)) from error
     if not isinstance(command, str):
-        raise ValueError(f"act() of the agent {type(agent).__name__} returned {shown(command)}, not a text")
+        raise ValueError(f"{_called(agent)} returned {shown(command)}, not a text")
     return command
+
+
+def _called(agent: Agent) -> str:
+    return (
+        f"the function {agent.name}"
+        if isinstance(agent, FunctionAgent)
+        else f"act() of the agent {type(agent).__name__}"
+    )
+
+
+def _failure(agent: Agent, error: Exception, info: Mapping[str, Any]) -> str:
+    """An error of an agent in one line: where it was raised, and what may have been expected of the environment."""
+    file = inspect.getfile(agent.own if isinstance(agent, FunctionAgent) else type(agent))
+    places = traceback.extract_tb(error.__traceback__)
+    place = [*places[-1:], *(one for one in places if one.filename == file)][-1]
+    said = " ".join(str(error).split())
+    line = f"{_called(agent)} raised {type(error).__name__}{': ' * bool(said)}{said} ({place.filename}:{place.lineno})"
+    if info.get("admissible_actions") == [] and "admissible_actions" in (place.line or ""):
+        line += "; info['admissible_actions'] is empty here, where commands are free text: see docs/your_agent.md"
+    return line
+
+
+class InvalidCommands:
+    """Warns once if the first episodes of an agent have hardly a valid command, and says what its replies stand in."""
+
+    EPISODES = 3
+
+    def __init__(self) -> None:
+        self._results: list[EpisodeResult] = []
+
+    def add(self, result: EpisodeResult) -> None:
+        """Takes the next episode."""
+        if len(self._results) == self.EPISODES or result.error:
+            return
+        self._results.append(result)
+        steps = sum(one.steps for one in self._results)
+        if len(self._results) < self.EPISODES or sum(one.invalid for one in self._results) < 0.9 * steps:
+            return
+        commands = [str(turn["action"]) for one in self._results for turn in one.turns]
+        causes = Counter(cause for command in commands if (cause := around(command)))
+        if causes and causes.total() >= 0.9 * len(commands):
+            (what, bare), _ = causes.most_common(1)[0]
+            example = next(command for command in commands if around(command) == (what, bare))
+            warnings.warn(
+                f"the environment understands none of the agent's commands, such as {shown(example)}: take {what} away "
+                f"and return the bare command, {bare!r} (docs/your_agent.md)",
+                stacklevel=2,
+            )
+
+
+_AROUND = {
+    "the tags": re.compile(r"<(?P<tag>\w+)[^<>]*>(?P<bare>.*)</(?P=tag)>.*", re.DOTALL),
+    "the Markdown fence": re.compile(r"```\w*\s*(?P<bare>.*?)\s*```", re.DOTALL),
+    "the quotes": re.compile(r"([\"'`])(?P<bare>.*)\1|[“„«](?P<other>.*)[”“»]", re.DOTALL),
+    "the JSON": re.compile(r"[{\[].*?(?::\s*)?\"(?P<bare>[^\"]*)\"\s*[}\]]", re.DOTALL),
+    "the label": re.compile(r"\w+:\s+(?P<bare>.*)", re.DOTALL),
+}
+
+
+def around(reply: str) -> tuple[str, str] | None:
+    """What a command stands in, in words, and the bare command; None: it stands bare.
+
+    >>> around("<action>look</action>"), around('{"command": "look"}'), around("look")
+    (('the tags', 'look'), ('the JSON', 'look'), None)
+    """
+    for what, pattern in _AROUND.items():
+        if found := pattern.fullmatch(reply.strip()):
+            parts = found.groupdict()
+            return what, (parts.get("bare") or parts.get("other") or "").strip()
+    return None
 
 
 def play_prompting(

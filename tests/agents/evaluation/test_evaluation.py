@@ -123,7 +123,7 @@ def played_by(agent, env, tasks):
     return list(play_agents(lambda: agent, EnvPool(lambda: env), [Attempt(0, task) for task in tasks]))
 
 
-def test_a_world_that_fails_is_reported_and_an_agent_that_fails_is_its_own_business(toy):
+def test_a_world_that_fails_is_reported_and_an_agent_that_fails_is_named(toy):
     tasks = toy.unwrapped.task_split.task_ids[:3]
     step, calls = toy.unwrapped.step, []
 
@@ -139,7 +139,7 @@ def test_a_world_that_fails_is_reported_and_an_agent_that_fails_is_its_own_busin
     assert found[1].error == "RuntimeError: no more kitchens"
     broken = Walker()
     broken.act = None
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="agent Walker raised TypeError: 'NoneType' object is not callable"):
         played_by(broken, toy, tasks)
 
 
@@ -216,6 +216,60 @@ def test_an_agent_that_gives_no_command_is_an_error_and_no_failure(here, capsys,
     )
     line = complaint(capsys, *TOY, "--agent", "silent:Agent")
     assert line.endswith("act() of the agent Agent returned None, not a text")
+
+
+SHOP = ("--env", "RoleAgent/WebShop-v0", "--split", "test", "--tasks", 2)
+
+
+@pytest.mark.parametrize(
+    ("where", "body", "said"),
+    [
+        (TOY, "return", "the function own_{n}:play returned None, not a text"),
+        (TOY, "return info['nothing']", "the function own_{n}:play raised KeyError: 'nothing' ({here}/own_{n}.py:3)"),
+        (
+            TOY,
+            "return random.choice([])",
+            "IndexError: Cannot choose from an empty sequence ({here}/own_{n}.py:3)",
+        ),
+        (
+            SHOP,
+            "return info['admissible_actions'][0]",
+            "info['admissible_actions'] is empty here, where commands are",
+        ),
+    ],
+)
+def test_an_error_of_an_agent_names_it_and_the_place(here, capsys, monkeypatch, where, body, said):
+    monkeypatch.syspath_prepend(here)
+    number = abs(hash(body))
+    (here / f"own_{number}.py").write_text(f"import random\ndef play(observation, info):\n    {body}\n")
+    line = complaint(capsys, *where, "--agent", f"own_{number}:play")
+    assert said.format(n=number, here=here) in line
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        ("<action>{}</action>", "take the tags away"),
+        ("<command> {} </command> I look around.", "take the tags away"),
+        ("```\\n{}\\n```", "take the Markdown fence away"),
+        ('"{}"', "take the quotes away"),
+        ("`{}`", "take the quotes away"),
+        ('{{"command": "{}"}}', "take the JSON away"),
+        ("Action: {}", "take the label away"),
+        ("{} quickly", None),
+    ],
+)
+def test_commands_in_tags_or_quotes_are_named_after_the_first_episodes(here, capsys, monkeypatch, reply, said):
+    """The environment understands none of them, and the result alone would not say why."""
+    monkeypatch.syspath_prepend(here)
+    name = f"wrapped_{abs(hash(reply))}"
+    (here / f"{name}.py").write_text(f"def play(observation, info):\n    return '{reply.format('go to fridge')}'\n")
+    assert evaluate.main([str(one) for one in (*TOY, "--agent", f"{name}:play")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    if said is None:
+        assert "bare command" not in shown
+    else:
+        assert shown.count(f"{said} and return the bare command, 'go to fridge'") == 1
 
 
 WAITING = """
