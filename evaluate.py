@@ -82,6 +82,7 @@ from roleagent.learners.run.folder import CheckpointError, read_config
 from roleagent.reports.eval_display import report, run_comparison, so_far
 from roleagent.reports.tables import run_table
 from roleagent.slow_notice import waiting
+from roleagent.tasks.split import few_tasks
 from roleagent.types import Trajectory
 
 if TYPE_CHECKING:  # torch takes seconds to load: only a local model needs it
@@ -225,6 +226,8 @@ def complete(evaluation: Evaluation, file: RecordFile) -> dict[str, Any]:
     with Display(title) as display, warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: display.warn(str(message))  # of a server: in the display
         done = total - len(missing)
+        if not options.tasks and not options.cut_failures and (few := few_tasks(split.split, len(split))):
+            display.warn(few)
         display.stage("evaluate", total, done)
         if done:
             display.say(

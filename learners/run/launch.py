@@ -37,6 +37,7 @@ from roleagent.learners.run.trackers import check_trackers
 from roleagent.learners.sft.demonstrations import sized
 from roleagent.slow_notice import waiting
 from roleagent.tasks.grammar import grammar_of
+from roleagent.tasks.split import few_tasks
 
 
 @contextlib.contextmanager
@@ -153,7 +154,7 @@ def check_run(split: EnvSplit, resume: bool) -> None:
 
 
 def check_held_out(split: EnvSplit, held_out: EnvSplit, warn: Callable[[str], None]) -> None:
-    """Warns of tasks of the evaluation that are trained on; refuses those that Agent-R would search.
+    """Warns of few tasks of the evaluation, and of those that are trained on; refuses those that Agent-R would search.
 
     Raises:
         ConfigError: one line that explains what to change.
@@ -170,6 +171,8 @@ def check_held_out(split: EnvSplit, held_out: EnvSplit, warn: Callable[[str], No
                 f"{found}, and Agent-R imitates the tasks that it searches: choose splits without common tasks"
             )
         warn(f"{found}: success there is not that on held-out tasks")
+    if not config.env.eval_tasks and (few := few_tasks(config.env.eval_split, len(evaluated))):
+        warn(few)
 
 
 def check_simulator(split: EnvSplit) -> None:

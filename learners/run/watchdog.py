@@ -35,6 +35,7 @@ PATIENCE = 3
 _ENTROPY_FLOOR = 0.005  # nats
 _ENTROPY_SHARE, _ENTROPY_RISE = 0.1, 5.0  # of the entropy's mean in the first iterations
 SUCCESS_SHARE, SUCCESS_LEAST = 0.33, 0.1  # of the best moving average, which must be at least so high to fall
+_HOPELESS = 0.05  # success below which other episodes of the same task do not differ either
 SOLVED = 0.95  # success from which low entropy and zero-variance groups are no collapse
 _ZERO_VARIANCE_GROUPS = 0.95  # share of the groups
 _PENALTIES = 0.5  # of an episode, from which they may outweigh its task
@@ -75,7 +76,10 @@ def zero_variance(history: Sequence[Row]) -> str | None:
     count, groups = row.get("zero_variance_groups", 0.0) - replaced, row.get("groups", 0.0) - replaced
     if groups <= 0 or count < _ZERO_VARIANCE_GROUPS * groups or _solved(history):
         return None
-    return f"{count:.0f} of {groups:.0f} groups have zero variance, at success {row['success']:.2f}: no gradient"
+    found = f"{count:.0f} of {groups:.0f} groups have zero variance, at success {row['success']:.2f}: no gradient"
+    if row["success"] < _HOPELESS:
+        return f"{found}. Start from a policy that solves some tasks (warmstart.episodes), or train on easier ones"
+    return f"{found}. Raise rollout.group_size or rollout.temperature, or set rollout.dynamic_sampling_rounds=4"
 
 
 def failed_calls(history: Sequence[Row]) -> str | None:

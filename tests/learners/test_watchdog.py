@@ -136,6 +136,12 @@ def test_a_gap_of_forty_points_is_named_by_the_iterations_of_the_evaluated_polic
     assert not Watchdog(history[:5]).collapsed  # training is sound
 
 
+@pytest.mark.parametrize(("success", "advice"), [(0.0, "warmstart.episodes"), (0.5, "rollout.group_size")])
+def test_zero_variance_groups_say_what_to_do(success, advice):
+    message = SIGNS["zero_variance"]([{"groups": 4.0, "zero_variance_groups": 4.0, "success": success}])
+    assert message.startswith("4 of 4 groups have zero variance") and advice in message
+
+
 FLAT = {"success": 0.3, "reward": 0.3, "groups": 16.0, "zero_variance_groups": 7.0, "replaced_groups": 0.0}
 IN_TRANSCRIPT = load(overrides=["prompt.predictions=followup"])
 

@@ -254,6 +254,24 @@ def assert_disjoint(task_splits: Iterable[TaskSplit], key: Callable[[str], str] 
                 raise ValueError(f"the splits {other} and {task_split.split} share {value!r}")
 
 
+FEW_TASKS = 20
+
+
+def few_tasks(split: str, tasks: int) -> str | None:
+    """A warning of a split with less than 20 tasks, and what to do; None: it has more.
+
+    >>> few_tasks("valid", 2).partition(".")[0], few_tasks("valid", 20)
+    ('valid has 2 tasks: the 95 % interval of a success rate spans up to 81 points', None)
+    """
+    if tasks >= FEW_TASKS:
+        return None
+    low, high = wilson(tasks // 2, tasks)
+    return (
+        f"{split} has {tasks} tasks: the 95 % interval of a success rate spans up to {100 * (high - low):.0f} points. "
+        f"{FEW_TASKS} and more are better: add tasks, or move some of the training tasks into this split"
+    )
+
+
 def wilson(successes: float, n: float, z: float = 1.959964) -> tuple[float, float]:
     """Wilson's score interval of a proportion, 95 % by default.
 
