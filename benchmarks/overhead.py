@@ -129,7 +129,7 @@ class Method:
         ]
         self.sampler: Any = UniformSampler(world.task_split, self.run.stream("sampler"))
         if config.aiw:
-            library = FailureLibrary(f"sqlite:///{self.run.folder.path / 'failures.db'}")
+            library = FailureLibrary(self.run.folder.path / "failures.db")
             analyst = RuleAnalyst() if config.curriculum.analyst == "rule" else model_analyst(config, policy)
             self.sampler = CurriculumSampler(world.task_split, library, analyst, self.run.stream("sampler"))
 

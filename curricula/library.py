@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -75,7 +76,7 @@ class FailureLibrary:
 
     Args:
         url: an SQLAlchemy URL: ``sqlite:///runs/x/failures.db``, ``sqlite://`` (in memory) or, for many machines,
-            ``postgresql+psycopg://user@host/database``.
+            ``postgresql+psycopg://user@host/database``. Or the path of an SQLite file.
         run: whose failures are written and rolled back here. Runs that share a database read each other's.
         read_only: changes nothing, and makes no file.
 
@@ -83,7 +84,7 @@ class FailureLibrary:
         LibraryError: the database cannot be opened. So does every method when it cannot be read or written.
     """
 
-    def __init__(self, url: str = "sqlite://", run: str = "", read_only: bool = False):
+    def __init__(self, url: str | Path = "sqlite://", run: str = "", read_only: bool = False):
         self.run = run
         self.database = Database(url, read_only)
         try:

@@ -125,7 +125,7 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorT
         if options.library:
             library = FailureLibrary(options.library, run.folder.identity)
         else:
-            library = FailureLibrary(f"sqlite:///{run.folder.path / 'failures.db'}")
+            library = FailureLibrary(run.folder.path / "failures.db")
         sampler = CurriculumSampler(
             split.task_split,
             library,

@@ -14,7 +14,7 @@ from roleagent.options import ConfigError, home_expanded, user_path
 if TYPE_CHECKING:
     from roleagent.curricula.library import FailureLibrary
 
-Resolve = Callable[[Path], str]  # from a run folder to the URL of its library
+Resolve = Callable[[Path], str | Path]  # from a run folder to its library
 
 EXAMPLES = """\
 examples:
@@ -83,13 +83,9 @@ def _parser() -> argparse.ArgumentParser:
 def _open(source: str, resolve: Resolve) -> FailureLibrary:
     from roleagent.curricula.library import FailureLibrary, LibraryError
 
-    if "://" in source:
-        url = source
-    elif (path := user_path(source)).is_file():
-        url = f"sqlite:///{path}"
-    else:
-        url = resolve(path)
-    file = home_expanded(url.partition("sqlite:///")[2])
+    path = user_path(source)
+    url: str | Path = source if "://" in source and not path.exists() else path if path.is_file() else resolve(path)
+    file = url if isinstance(url, Path) else home_expanded(url.partition("sqlite:///")[2])
     if file and not Path(file).exists():
         raise LibraryError(f"{file} does not exist: the run has filed no failures (aiw=off?)")
     return FailureLibrary(url, read_only=True)

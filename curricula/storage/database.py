@@ -37,18 +37,19 @@ class Database:
     """A connection to SQLite or PostgreSQL.
 
     Args:
-        url: an SQLAlchemy URL.
+        url: an SQLAlchemy URL, or the path of an SQLite file, whose name may have any character.
         read_only: writes nothing: a file that is missing is an error then.
 
     Raises:
         LibraryError: there is no such database, or no driver for it.
     """
 
-    def __init__(self, url: str, read_only: bool = False):
+    def __init__(self, url: str | Path, read_only: bool = False):
         self.read_only = read_only
-        self.where = re.sub(r"//([^:/@]*):[^@]*@", r"//\1:***@", url)
+        self.where = re.sub(r"//([^:/@]*):[^@]*@", r"//\1:***@", str(url))
         with self.errors("open"):
-            parsed = sa.make_url(url)
+            own = isinstance(url, Path)  # in a URL a name with "?" would end there
+            parsed = sa.URL.create("sqlite", database=str(url.resolve())) if own else sa.make_url(url)
             self.dialect = parsed.get_backend_name()
             if self.dialect == "sqlite":
                 self.engine = _sqlite_engine(parsed, read_only)

@@ -250,12 +250,12 @@ def _seconds(trained: Sequence[Mapping[str, Any]], state: Mapping[str, Any]) -> 
 
 def _growth(run: Path, tree: Mapping[str, Any], notes: list[str]) -> list[dict[str, Any]]:
     """Entries and failures of the run's own library by mode and iteration."""
-    url = _section(tree, "curriculum").get("library")
+    url: str | Path | None = _section(tree, "curriculum").get("library")
     own: str | None = None
     if not url:
         if not (run / "failures.db").exists():
             return []
-        url = f"sqlite:///{run / 'failures.db'}"
+        url = run / "failures.db"
     elif (run / "identity").exists():  # the library may be shared
         own = (run / "identity").read_text(encoding="utf-8")
     from roleagent.curricula import archive  # here: --help does not need SQLAlchemy

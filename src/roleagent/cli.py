@@ -126,10 +126,10 @@ def failures(arguments: Sequence[str]) -> int:
     """List, show, count, plot or export the failures of a run."""
     from roleagent.curricula.cli.failures import main
 
-    def library(run: Path) -> str:
+    def library(run: Path) -> str | Path:
         from roleagent.learners.run.folder import read_config
 
-        return read_config(run).curriculum.library or f"sqlite:///{run / 'failures.db'}"
+        return read_config(run).curriculum.library or run / "failures.db"
 
     return main(arguments, library)
 

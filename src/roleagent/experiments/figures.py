@@ -354,7 +354,7 @@ def growth(arm: ArmRuns) -> dict[str, dict[int, list[int]]]:
         path = folder / "failures.db"
         if not path.exists():
             continue
-        library = FailureLibrary(f"sqlite:///{path}", read_only=True)
+        library = FailureLibrary(path, read_only=True)
         try:
             for row in curves(library.growth()):
                 found.setdefault(row["mode"], {}).setdefault(seed, []).append(row["entries"])

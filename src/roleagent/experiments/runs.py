@@ -117,8 +117,9 @@ class Run:
         from roleagent.agents.evaluation.targets import weights_digest  # here: a plan is shown without the extras
 
         weights = weights_digest(self.folder / "checkpoints" / start / "policy")
-        controls = self.folder.parent.glob(f"{self.folder.name}-*/config.yaml")
-        for folder in (self.folder, *sorted(file.parent for file in controls)):
+        others = (file.parent for file in self.folder.parent.glob("*/config.yaml"))
+        controls = sorted(folder for folder in others if folder.name.startswith(f"{self.folder.name}-"))
+        for folder in (self.folder, *controls):
             known, policy = folder / "before.json", folder / "checkpoints" / start / "policy"
             if (
                 known.exists()

@@ -42,9 +42,13 @@ TREE = {
 }
 
 
+ODD = "a?b=1#c%20[d]*'e&f"
+"""The name of a run's folder: what URLs and patterns read in their own way."""
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "whole"
+    folder = tmp_path_factory.mktemp("runs") / ODD
     options = [f"run_dir={folder}", f"env.kwargs={json.dumps(KITCHEN)}", *overrides(TREE)]
     assert train.main(["--config", str(ROOT / "configs" / "toy.yaml"), *options]) == 0
     return folder
@@ -53,7 +57,17 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def run(finished, tmp_path):
     """A copy, to do as one likes with."""
-    return shutil.copytree(finished, tmp_path / "run")
+    return shutil.copytree(finished, tmp_path / ODD)
+
+
+def test_a_runs_folder_may_have_any_name(run, capsys):
+    """Its library lies in it, and every command finds what is in it."""
+    assert (run / "failures.db").is_file() and [path.name for path in run.parent.iterdir()] == [ODD]
+    for source in (run, run / "failures.db"):
+        assert roleagent(["failures", "list", str(source)]) == 0
+        assert "bring" in capsys.readouterr().out
+    assert roleagent(["report", str(run), "--out", str(run / "report.html")]) == 0
+    assert load_run(run)["modes"]["step"]
 
 
 def turns_of(cards):
@@ -81,7 +95,7 @@ def test_failures_carry_their_analysis_and_tasks_their_reason(finished):
     cards = [card for iteration in TrajectoryReader(finished).files for card in load_episodes(finished, iteration)]
     assert {card["won"] for card in cards} == {True, False}
     assert all((card["analysis"] is None) == card["won"] for card in cards)
-    filed = FailureLibrary(f"sqlite:///{finished / 'failures.db'}", read_only=True)
+    filed = FailureLibrary(finished / "failures.db", read_only=True)
     reported = Counter((card["iteration"], card["analysis"]["mode"]) for card in cards if card["analysis"])
     assert reported == {(row["iteration"], row["mode"]): row["failures"] for row in filed.growth()}
     because = {(c["iteration"], c["task_id"], c["chosen_because"], c["chosen_reason"]) for c in cards}
@@ -311,11 +325,11 @@ def test_the_report_is_written_whole_beside_the_run(run, tmp_path, capsys):
     out = tmp_path / "both.html"
     assert roleagent(["report", str(run), str(run), "--out", str(out)]) == 0 and out.exists()
     assert len(capsys.readouterr().out.splitlines()) == 2  # the same run is shown once
-    stray, other = tmp_path / "notes.txt", shutil.copytree(run, tmp_path / "again" / "run")
+    stray, other = tmp_path / "notes.txt", shutil.copytree(run, tmp_path / "again" / ODD)
     stray.touch()
     assert roleagent(["report", str(stray), str(tmp_path / "again"), str(run), str(other)]) == 0
     shown = capsys.readouterr()
-    assert [line.split(":")[0] for line in shown.out.splitlines()[:2]] == [f"{tmp_path.name}/run", "again/run"]
+    assert [line.split(":")[0] for line in shown.out.splitlines()[:2]] == [f"{tmp_path.name}/{ODD}", f"again/{ODD}"]
     left_out = [line for line in shown.err.splitlines() if "left out" in line]
     assert len(left_out) == 2 and str(stray) in left_out[0] and (run / "report.html").exists()
     assert roleagent(["report", str(stray)]) == roleagent(["report", str(run), str(tmp_path / "typo")]) == 2
