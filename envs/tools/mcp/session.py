@@ -131,6 +131,7 @@ class Session:
         """
         found: list[dict[str, Any]] = []
         more: dict[str, Any] = {}
+        known: set[str] = set()
         for _ in range(PAGES):
             try:
                 page = _plain(await self._request(self.start_timeout, "list_tools", **more))
@@ -138,7 +139,11 @@ class Session:
                 raise
             except Exception as error:  # of the server, or of the SDK, which checks what it sends
                 raise SessionLost(f"its list of tools cannot be read: {_line(error)}", dead=False) from error
-            found += page.get("tools", ())
+            listed = page.get("tools", [])
+            names = {tool["name"] for tool in listed}
+            if known and names and names <= known:
+                break  # a server whose cursor does not advance begins anew
+            found, known = found + listed, known | names
             if not page.get("nextCursor"):
                 break
             more = {"params": mcp.types.PaginatedRequestParams(cursor=page["nextCursor"])}
@@ -221,9 +226,10 @@ class Session:
 
 
 class _ToolLists:
-    """A read stream in which every tool has a schema of an object.
+    """A read stream in which every tool has a schema of an object, and none has one of its results.
 
-    The SDK 2 refuses all of a server's tools if one lacks the schema, or its ``type``; servers leave both out.
+    The SDK 2 refuses all of a server's tools if one lacks the schema, or its ``type``; servers leave both out. And it
+    refuses every result without structured content of a tool that declares ``outputSchema``; servers send text alone.
     """
 
     def __init__(self, stream: Any):
@@ -248,6 +254,8 @@ class _ToolLists:
         result = getattr(getattr(message, "root", message), "result", None)  # SDK 1 has a root
         listed = result.get("tools") if isinstance(result, dict) else None
         for tool in listed if isinstance(listed, list) else ():
+            if isinstance(tool, dict):
+                tool.pop("outputSchema", None)
             if isinstance(tool, dict) and isinstance(schema := tool.get("inputSchema") or {}, dict):
                 tool["inputSchema"] = {"type": "object", **schema}
         return item

@@ -275,6 +275,46 @@ def test_a_schema_that_python_or_the_sdk_would_refuse_is_used_as_far_as_it_goes(
     env.close()
 
 
+PAGING = """
+import json, sys
+tools, size, cursor, asked = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3], 0
+for line in sys.stdin:
+    said = json.loads(line)
+    about = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
+    found = {**about, "serverInfo": {"name": "x", "version": "1"}}
+    if said["method"] == "tools/list":
+        asked += 1
+        print("asked", asked, file=open(sys.argv[4], "a"))
+        first = int((said.get("params") or {}).get("cursor", 0)) if cursor == "sound" else 0
+        found = {"tools": tools[first : first + size]}
+        more = {"sound": str(first + size) if first + size < len(tools) else None, "same": "8", "count": str(asked)}
+        found |= {"nextCursor": more[cursor]} if more[cursor] else {}
+    if "id" in said:
+        print(json.dumps({"jsonrpc": "2.0", "id": said["id"], "result": found}), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("cursor", "size", "requests"), [("same", 8, 2), ("count", 8, 2), ("sound", 8, 1), ("sound", 3, 3)]
+)
+def test_a_list_in_pages_ends_even_where_its_cursor_does_not_advance(tmp_path, cursor, size, requests):
+    """Eight tools, and none of them twice (codebase-memory-mcp 1247)."""
+    tools = [listed(f"tool_{number}", type="object") for number in range(8)]
+    command = [sys.executable, "-c", PAGING, json.dumps(tools), str(size), cursor, str(tmp_path / "asked")]
+    assert [tool.name for tool in load_tools(shlex.join(command))] == [tool["name"] for tool in tools]
+    assert len((tmp_path / "asked").read_text().splitlines()) == requests
+
+
+def test_a_tool_with_a_schema_of_its_results_may_return_text_alone():
+    """The SDK would refuse the result (bricks-mcp 45)."""
+    tool = GOOD | {"outputSchema": {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}}
+    env = ToolEnv(tools=f"mcp:{listing(tool)}", tasks=SERVED, split="all")
+    env.reset()
+    observation, _, _, _, info = env.step(call_command([Call("good", {"a": 3})]))
+    assert info["calls"][0]["error"] is None and json.loads(observation) == {"a": 3}
+    env.close()
+
+
 def test_a_tool_whose_schema_is_none_is_left_out_and_named(capsys):
     tool = listed("bad", type="object", properties={"a": {"type": "text"}})
     problem = "the tool bad: no JSON Schema: "
