@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import (
@@ -187,12 +188,25 @@ class Display:
         self.console.print(Text.assemble(("warning:", "yellow"), f" {text}"), soft_wrap=True)
 
     def table(self, title: str, columns: list[str], rows: list[list[str]]) -> None:
-        """Prints a small table."""
+        """Prints a small table; the names in its first column take several lines where the terminal is narrow.
+
+        Its figures do not: a table that is still too wide is printed as wide as it is.
+        """
         self.say(title)
-        table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        for place, column in enumerate(columns):
+            table.add_column(column, no_wrap=place > 0, min_width=None if place else _NAMES, overflow="fold")
         for row in rows:
             table.add_row(*row)
-        self.console.print(table)
+        figures = [
+            max(cell_len(line) for cell in column for line in cell.split("\n"))
+            for column in zip(columns, *rows, strict=True)
+        ]
+        least = min(_NAMES, figures[0]) + sum(figures[1:]) + 2 * len(columns)
+        wide = Console(width=max(least, self.console.width), force_terminal=self.console.is_terminal)
+        with wide.capture() as drawn:
+            wide.print(table)
+        self.console.print(Text.from_ansi(drawn.get()), soft_wrap=True)
 
     def _render(self) -> Group:
         if time.monotonic() - self._work[-1].since > slow_notice.EVERY:
@@ -205,6 +219,7 @@ class Display:
         return Group(self._progress, table, Text(": ".join(now)))
 
 
+_NAMES = 12  # columns of the terminal that the names of a table's rows have at least
 BARS = 22
 """Most bars of a chart: they fit a terminal of 80 columns."""
 

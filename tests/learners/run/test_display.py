@@ -44,6 +44,23 @@ def test_a_stage_ends_in_one_line_though_late_work_reports_the_end_again(capsys)
     assert [line.partition(",")[0] for line in capsys.readouterr().out.splitlines()] == ["a run", "evaluate after 4/4"]
 
 
+NAMES = ("all", "pick_heat_then_place_in_recep", "look_at_obj_in_light")
+FIGURES = ("134", "64.2%  [55.8%, 71.8%]  n=134", "27.2", "+17.9 [-16.0, +29.9]")
+
+
+@pytest.mark.parametrize("columns", [80, 60, 200])
+def test_no_figure_of_a_table_is_cut_or_broken(capsys, monkeypatch, columns):
+    """Names take several lines where the terminal is narrow; a table that is still too wide is printed as it is."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with Display("a run") as display:
+        display.table("success", ["task type", "n", "success", "steps", "A − B"], [[name, *FIGURES] for name in NAMES])
+    shown, figures = capsys.readouterr().out, " ".join(FIGURES).split()
+    lines = [line.split() for line in shown.splitlines() if line.strip()]
+    assert sum(line[-len(figures) :] == figures for line in lines) == len(NAMES)
+    assert "".join(line[0] for line in lines[4:]) == "".join(NAMES)
+    assert columns < 80 or max(map(len, shown.splitlines())) <= columns
+
+
 class SlowAgent:
     """Takes a twentieth of a second for a command, as a model on a CPU takes seconds."""
 
