@@ -8,7 +8,14 @@ torch nor any environment:
 True
 """
 
+import sys
 from pkgutil import resolve_name
+
+if sys.platform == "win32":  # before anything that needs fcntl, or is a link that Git checks out as a text file here
+    sys.exit(
+        "RoleAgent runs on Linux and macOS. On Windows use WSL: run 'wsl --install', and clone and install the project "
+        "inside it (https://learn.microsoft.com/windows/wsl/install)"
+    )
 
 from roleagent.api import EvaluationResult, Summary, TrainingResult, evaluate, train
 from roleagent.callbacks import Callback

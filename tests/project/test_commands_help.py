@@ -66,3 +66,14 @@ def test_the_programs_answer_before_torch_is_loaded(program, arguments, status, 
     assert done.returncode == status, done.stderr
     assert words in done.stdout + done.stderr
     assert status == 0 or len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("program", ["train.py", "evaluate.py", "src/roleagent/__main__.py"])
+def test_windows_gets_one_line_that_names_wsl(program):
+    """Without fcntl, and with the package's links as text files, anything else would be a traceback."""
+    here = (
+        f"import runpy, sys, numpy; sys.platform = 'win32'; sys.modules['fcntl'] = None; runpy.run_path({program!r}, "
+    )
+    code = [sys.executable, "-c", here + "run_name='__main__')"]
+    done = subprocess.run(code, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1 and "WSL" in done.stderr
