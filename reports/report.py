@@ -40,7 +40,8 @@ def main(arguments: Sequence[str]) -> int:
         "--out",
         type=out_file,
         metavar="FILE",
-        help="output file (default: report.html in the first folder, or x.html beside x.jsonl)",
+        help="output file (default: report.html in the first folder, x.html beside x.jsonl, or report.html beside "
+        "several files)",
     )
     parser.add_argument(
         "--episodes",
@@ -58,7 +59,9 @@ def main(arguments: Sequence[str]) -> int:
         return _fail(problems[0])
     name_apart(runs)
     first = next(place for place in options.runs if str(place.resolve()) == runs[0]["path"])
-    out = options.out or (first.with_suffix(".html") if first.is_file() else first / "report.html")
+    alone = first.is_file() and len(runs) == 1
+    beside = first.with_suffix(".html") if alone else (first.parent if first.is_file() else first) / "report.html"
+    out = options.out or beside
     try:
         write_whole(out, render(runs))
     except OSError as error:

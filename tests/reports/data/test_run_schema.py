@@ -228,6 +228,28 @@ def test_the_gain_is_that_of_the_same_tasks(run):
     assert load_run(run)["gain"] is None
 
 
+def test_a_report_of_several_evaluations_is_named_after_none_of_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for agent in ("random", "expert"):
+        words = [
+            "--env",
+            "RoleAgent/Toy-v0",
+            "--split",
+            "valid",
+            "--tasks",
+            "2",
+            "--agent",
+            agent,
+            "--out",
+            f"{agent}.jsonl",
+        ]
+        assert load("evaluate").main(words) == 0
+    assert roleagent(["report", "expert.jsonl"]) == 0 and (tmp_path / "expert.html").exists()
+    (tmp_path / "expert.html").unlink()
+    assert roleagent(["report", "expert.jsonl", "random.jsonl"]) == 0
+    assert [path.name for path in tmp_path.glob("*.html")] == ["report.html"]
+
+
 def cut(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
