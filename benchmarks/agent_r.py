@@ -10,7 +10,8 @@ toy kitchen.
 
 Then the environment's expert with command noise is searched as a policy: good and bad paths are paired, the rule judge
 cuts the bad ones, and the world plays every splice. ``kept_splices`` are those that keep the reward of their good path.
-Each is played once more in a fresh environment, command by command: ``kept_that_replay``. ``judge_exact`` is the share
+Each is played once more in a fresh environment, command by command: ``kept_that_replay``; the measurement fails if
+there is none, or if one does not replay. ``judge_exact`` is the share
 of scripted failures with a known step at which the rule judge cuts. ``trees`` is their number over all worlds.
 """
 
@@ -164,37 +165,50 @@ def measure_calls(trees: int, seed: int) -> SearchStats:
     return search.stats
 
 
-class NoisyExpert(Search):
-    """A search whose replies are the expert's command, or, at a rate, a slip in its place."""
+class NoisyExpert(RandomCommands):
+    """A policy whose replies are the expert's command, or, at a rate, a slip in its place.
+
+    Attributes:
+        env: of the world that is searched.
+        nodes: where each prompt stands in its tree.
+    """
 
     rate = 0.6
 
-    def __init__(self, *arguments: Any):
-        super().__init__(*arguments)
-        self._rng = np.random.default_rng(0)
+    def __init__(self, seed: int, env: gymnasium.Env):
+        super().__init__(seed)
+        self.env, self.nodes = env, dict[tuple[int, ...], Node]()
         self._noise = CommandNoise((), self._rng)
 
-    def _sample(self, waiting: dict[int, Any]) -> list[Completion]:
+    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
         found = []
-        for place, expansion in waiting.items():
-            right, offered = self._right(self._worlds[place].env.unwrapped, expansion.node), {}
-            for node in expansion.node.ancestors():
-                offered |= dict.fromkeys(node.info["admissible_actions"])
-            last, admissible = expansion.node.command, expansion.node.info["admissible_actions"]
-            for _ in range(expansion.width):
-                command = self._noise.replace(right, self.rate, last, admissible, offered)
-                ids = (*self.rollout.policy.encode(f"<action>{command}</action>"), self.rollout.policy.eos_id)
-                found.append(Completion(ids, (0.0,) * len(ids), "stop"))
+        for request in requests:
+            node, offered = self.nodes[request.prompt_ids], {}
+            for one in node.ancestors():
+                offered |= dict.fromkeys(one.info["admissible_actions"])
+            admissible = node.info["admissible_actions"]
+            command = self._noise.replace(self._right(node), self.rate, node.command, admissible, offered)
+            reply = (*self.encode(f"<action>{command}</action>"), self.eos_id)
+            found.append(Completion(reply, (0.0,) * len(reply), "stop"))
         return found
 
-    def _right(self, env: gymnasium.Env, node: Node) -> str:
+    def _right(self, node: Node) -> str:
         """What the expert does behind a path that it has seen."""
         root = [*node.ancestors()][-1]
-        expert = make_expert(env, self._rng)
+        expert = make_expert(self.env, self._rng)
         expert.reset(root.info["goal"], root.observation)
         for step in node.path():
             expert.observe(step.command, step.observation)
         return expert.act()
+
+
+class ExpertSearch(Search):
+    """A search that shows its policy the node of every prompt."""
+
+    def conversation(self, node: Node) -> Any:
+        found = super().conversation(node)
+        self.rollout.policy.nodes[tuple(found.action_prompt())] = node  # type: ignore[attr-defined]
+        return found
 
 
 def measure_splices(name: str, trees: int, seed: int) -> dict[str, float]:
@@ -202,8 +216,8 @@ def measure_splices(name: str, trees: int, seed: int) -> dict[str, float]:
     env_id, arguments = WORLDS[name]
     overrides = ["method=agent_r", f"env.id={env_id}", "env.train_split=train", f"env.kwargs={json.dumps(arguments)}"]
     split = EnvSplit.open(load(None, [*overrides, "search.simulations=4"]), "train")
-    policy = RandomCommands(seed)
-    search = NoisyExpert.open(split, policy)
+    policy = NoisyExpert(seed, split.base.unwrapped)
+    search = ExpertSearch.open(split, policy)
     judge, data = ReflectionJudge(RuleAnalyst()), None
     made: list[TreeData] = []
     for first in range(0, trees, 16):
@@ -211,6 +225,7 @@ def measure_splices(name: str, trees: int, seed: int) -> dict[str, float]:
         rngs = [[np.random.default_rng((seed, stream, first + n)) for n in range(len(ids))] for stream in (0, 1)]
         data = data or RevisionData(split, policy, judge, None, 0.5)
         made += data.make(search.search(ids, rngs[0]), rngs[1])
+        policy.nodes.clear()
     counts = {key: sum(one.counts[key] for one in made) for key in ("pairs", "splices", "splice_false")}
     counts |= {key: sum(one.counts[f"splice_{key}"] for one in made) for key in ("same", "valid")}
     for name in {name for one in made for name in one.counts if name.startswith("bad_steps/")}:
@@ -299,7 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     result |= {"judge_exact": round(exact / max(1, judged), 3)}
     result |= {"trees": options.trees, "replay_mismatches": int(mismatches)}
     print("RESULT", json.dumps(result))
-    return 1 if mismatches or total["kept"] != total["replay"] else 0
+    return 1 if mismatches or not total["kept"] or total["kept"] != total["replay"] else 0
 
 
 if __name__ == "__main__":
