@@ -6,7 +6,7 @@
 ALFWorld: the batched environments of ``alfworld`` and ``roleagent.compat.alfworld`` play the same generated games with
 the same commands, 8 at a time. ``alfworld_mismatches`` is the number of batched answers that differ, ``alfworld_ratio``
 the ratio of their batched steps per second. It comes from CPU times (Linux), so that a busy machine changes nothing.
-The original's games run in a process each: its time is divided by the cores that they can use. Both are null where
+The original's games run in a process each: its time is divided by the cores that they can use. Both say "not run" where
 alfworld is not installed (``pip install 'roleagent[alfworld]'``).
 
 WebShop: the original cannot be installed everywhere. Its environment parses every page twice with BeautifulSoup, for
@@ -91,8 +91,7 @@ def play(env: Any, script: list[list[str]] | None, steps: int) -> tuple[list[Any
 def alfworld(batch: int, steps: int) -> dict[str, Any]:
     """The batched environments of both packages, side by side."""
     if find_spec("alfworld") is None or find_spec("textworld") is None:
-        print("alfworld is not installed: nothing to compare with")
-        return {"alfworld_ratio": None, "alfworld_mismatches": None}
+        return dict.fromkeys(("alfworld_ratio", "alfworld_mismatches"), "not run: alfworld is not installed")
     from alfworld.agents.environment.alfred_tw_env import AlfredTWEnv as Original  # pyright: ignore[reportMissingImports]
 
     from roleagent.compat.alfworld.agents.environment import AlfredTWEnv

@@ -268,14 +268,14 @@ def main() -> int:
             "load_s": round(one["load_s"], 3),
             "rss_mb_256": round(most["rss_mb"], 1),
             "cold_search_ms": round(one["cold_search_ms"], 3),
-            "lucene_identical": None,
+            "lucene_identical": "not run: Lucene is not installed",
             "import_s": round(one["import_s"], 2),
             "cold_steps_per_s": round(one["cold_steps_per_s"]),
             "rss_mb_1": round(one["rss_mb"], 1),
             "rss_mb_8": round(found[8]["rss_mb"], 1),
         }
         ratio = html_ratio(data)
-        result["html_ratio"] = None if ratio is None else round(ratio, 1)
+        result["html_ratio"] = "not run: no HTML parser is installed" if ratio is None else round(ratio, 1)
         result |= lucene(data) or {}
         if options.scale:
             result |= at_scale(Path(folder) / "large", options.scale, options.steps)
