@@ -33,11 +33,11 @@ def windows(reward=1.0):
     return Trajectory(TASK, (first, last), True, False, "won")
 
 
-def configured(loss=True, estimator=True, **more):
+def configured(loss=True, estimator=True, method="grpo", **more):
     """A configuration with these masks and estimator options."""
     estimator = {"action_mask": estimator, "norm": "mean"} | more
     masks = {"loss": {"action_mask": loss, "prediction_credit": "advantage"}, "estimator": estimator}
-    return from_dict({"method": "grpo", **masks})
+    return from_dict({"method": method, **masks})
 
 
 def batch_of(config, *trajectories):

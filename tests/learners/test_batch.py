@@ -160,7 +160,7 @@ def test_whitening_is_over_all_ranks():
 
 
 def test_equal_advantages_whiten_to_zero():
-    batch = batch_of(configured(kind="reinforce", gamma=1.0), transcript(1.0), transcript(1.0))
+    batch = batch_of(configured(method="reinforce_pp", gamma=1.0), transcript(1.0), transcript(1.0))
     batch = whiten(batch, True)
     assert not any(itertools.chain(*batch.columns["advantages"]))
     empty = build_batch([], [], configured(), None, np.random.default_rng(0))

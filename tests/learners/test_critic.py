@@ -45,7 +45,7 @@ def test_generalized_advantages_by_hand():
 @pytest.mark.parametrize(("estimator", "loss"), MASKS)
 @pytest.mark.parametrize("episode", [transcript, windows])
 def test_gae_covers_the_tokens_that_the_mask_leaves(estimator, loss, episode):
-    config = configured(loss, estimator, kind="gae", gamma=0.5, gae_lambda=0.5)
+    config = configured(loss, estimator, method="ppo", gamma=0.5, gae_lambda=0.5)
     batch = batch_of(config, episode(1.0))
     batch = critic_advantages(batch, FixedValues({token: token / 16 for token in range(10, 22)}), config)
     last = 21 if episode is windows else 18
@@ -67,7 +67,7 @@ def test_gae_covers_the_tokens_that_the_mask_leaves(estimator, loss, episode):
 @pytest.mark.parametrize(("episode", "early", "last"), [(transcript, 0.0, 18), (windows, 0.25, 21)])
 def test_gae_per_turn_by_hand(episode, early, last, estimator, loss):
     """A turn has one reward, one value, that before its first action token, and one advantage."""
-    config = configured(loss, estimator, kind="gae", gamma=0.5, gae_lambda=0.5, gae_level="turn")
+    config = configured(loss, estimator, method="ppo", gamma=0.5, gae_lambda=0.5, gae_level="turn")
     batch = batch_of(config, episode(1.0))
     batch = critic_advantages(batch, FixedValues({12: 0.5, 13: 9.0, last: 2.0}), config)
     # δ = (early + ½·2 - ½, 1 - 2) and γλ = ¼: A_2 = -1, A_1 = early + ½ - ¼.
@@ -90,7 +90,7 @@ def test_gae_per_turn_by_hand(episode, early, last, estimator, loss):
 
 
 def test_whitening_per_turn_counts_a_turn_once():
-    config = configured(kind="gae", gae_level="turn")
+    config = configured(method="ppo", gae_level="turn")
     batch = batch_of(config, transcript(1.0))
     batch = critic_advantages(batch, FixedValues({12: 0.5, 18: 0.0}), config)  # A_1 = 1 - 0.5 (γ = 0.95), A_2 = 1
     batch = whiten(batch, True, level="turn")
