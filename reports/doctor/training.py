@@ -45,6 +45,8 @@ MISMATCH = 0.1, 0.02
 """Nats per token: a problem (other weights), and a note (bfloat16 has 0.006)."""
 CROWDED = 0.5
 """Share of the trained tokens that are observed states, from which they may outweigh the actions."""
+FORGOTTEN = 0.15
+"""Loss of success on held-out tasks that is no chance, from which the policy has forgotten what it could."""
 SMALL_GAIN = 0.05
 """The gain for which the number of evaluation tasks is advised."""
 
@@ -125,6 +127,27 @@ def rate(log: Log) -> Iterator[Finding]:
         yield Finding("rate too low", "problem", text, f"optim.lr={lr * 10:g} (now {lr:g}), then ten times that")
 
 
+def forgetting(log: Log) -> Iterator[Finding]:
+    """Held-out tasks that the start solved are lost. Success in training hides it: each iteration draws other tasks."""
+    held_out = log.values("held_out_success")
+    tasks = log.config.train.evaluate_tasks or log.evaluations.get("before", {}).get("n", 0)
+    if len(held_out) < 2 or not tasks:
+        return
+    first, last = held_out[0], held_out[-1]
+    chance = 1.96 * math.sqrt((first * (1 - first) + last * (1 - last)) / tasks)
+    if first - last < max(FORGOTTEN, chance):
+        return
+    text = f"success on {tasks} held-out tasks fell from {first:.0%} to {last:.0%}"
+    by_type = {name: log.values(name) for row in log.rows for name in row if name.startswith("success/")}
+    lost = sorted(name.partition("/")[2] for name, won in by_type.items() if max(won) > 0 == won[-1])
+    text += f"; at the end no episode of {', '.join(lost)} was won" if lost else ""
+    entropy = log.values("entropy")
+    text += f"; entropy {entropy[0]:.2g} → {entropy[-1]:.2g} nats" if entropy else ""
+    lr = log.config.optim.lr
+    advice = f"optim.lr={lr / 5:g} (now {lr:g}), loss.kl=0.04, more episodes per update"
+    yield Finding("forgetting", "problem", text, f"{advice}, or a start of more updates (warmstart.epochs)")
+
+
 def temperature(log: Log) -> Iterator[Finding]:
     """Sampling gives identical episodes, or much worse ones than greedy play."""
     now, before = log.config.rollout.temperature, log.evaluations.get("before", {}).get("success")
@@ -199,7 +222,7 @@ def evidence(log: Log) -> Iterator[Finding]:
 
 
 Rule = Callable[[Log], Iterator[Finding]]
-CAUSES: tuple[Rule, ...] = (mismatch, temperature, replies, costs, start, rate, predictions, held_out)
+CAUSES: tuple[Rule, ...] = (mismatch, forgetting, temperature, replies, costs, start, rate, predictions, held_out)
 """From the causes that bring about others to those that are brought about."""
 SYMPTOMS: tuple[Rule, ...] = (variance, conduct, evidence)
 """What every cause brings about, too: named only if no cause is."""
@@ -207,6 +230,8 @@ BROUGHT_ABOUT = {
     "cut replies": ("start too weak",),
     "format": ("start too weak",),
     "penalties": ("rate too high",),
+    "forgetting": ("temperature high", "held-out tasks"),
+    "rate too high": ("forgetting",),
     "temperature low": ("start too strong", "start too weak", "rate too low"),
     "temperature high": ("cut replies", "cut predictions", "format", "start too weak"),
 }

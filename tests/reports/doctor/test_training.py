@@ -29,6 +29,8 @@ CAUSES = {  # of each run: the problems, and the options that are advised
     "strong": (("start too strong",), ("env.train_split",)),
     "crowd": (("predictions",), ("loss.imitated_turns=1",)),
     "flat": (("unknown cause",), ("optim.lr",)),
+    "forgets": (("forgetting",), ("optim.lr=6e-06", "loss.kl")),
+    "one_way": (("forgetting",), ("optim.lr=4e-06",)),
 }
 
 
