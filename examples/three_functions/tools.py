@@ -54,10 +54,11 @@ def tasks():
         calls = [("price", {"item": one}), ("price", {"item": other})]
         both = [*calls, ("add", {"a": cost[one], "b": cost[other]})]
         yield task("two", f"What do a {one} and a {other} cost together?", cost[one] + cost[other], *both)
-        total = 2 * cost[one] + cost[other]
-        double = [calls[0], ("times", {"a": 2, "b": cost[one]})]
-        more = [*double, calls[1], ("add", {"a": 2 * cost[one], "b": cost[other]})]
-        yield task("three", f"What do 2 {one}s and a {other} cost together?", total, *more)
+        for n in (2, 3):
+            several = [calls[0], ("times", {"a": n, "b": cost[one]})]
+            total = n * cost[one] + cost[other]
+            all_of_them = [*several, calls[1], ("add", {"a": n * cost[one], "b": cost[other]})]
+            yield task("three", f"What do {n} {one}s and a {other} cost together?", total, *all_of_them)
 
 
 def main():
