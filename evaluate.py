@@ -237,6 +237,8 @@ def complete(evaluation: Evaluation, file: RecordFile) -> dict[str, Any]:
             )
         display.part = lambda: so_far(file, options.prices)
         if missing:
+            if evaluation.model is not None and not isinstance(evaluation.model, Endpoint):
+                display.say(f"sampler: {evaluation.model.road}")
             transcripts = None if options.no_transcripts else TranscriptFile(file.path, done)
             for record in evaluation.play(missing, display, transcripts):
                 file.append(record)

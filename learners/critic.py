@@ -6,13 +6,14 @@ import copy
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from roleagent.agents.policies.hf import HFPolicy
+from roleagent.agents.policies.sampling import body_of
 from roleagent.config import Config
 from roleagent.learners.batch import Batch, Column, counted_kinds
 from roleagent.learners.engine.engine import Engine, zero_stage
@@ -21,6 +22,7 @@ from roleagent.learners.engine.logprobs import (
     TokenScores,
     copy_on_cpu,
     enable_activation_checkpointing,
+    find_scoring,
     hidden_states,
     plan_for,
 )
@@ -36,11 +38,12 @@ class Critic(torch.nn.Module):
 
     Args:
         model: a causal language model; its body is used in place (pass a copy), its head is not used.
+        shares: whether equal beginnings are computed once (:class:`~roleagent.learners.engine.logprobs.Scoring`).
     """
 
-    def __init__(self, model: torch.nn.Module):
+    def __init__(self, model: PreTrainedModel, shares: bool):
         super().__init__()
-        self.body: Any = model.base_model
+        self.body, self.shares = body_of(model), shares
         like = model.get_input_embeddings().weight  # type: ignore[operator]
         self.head = torch.nn.Linear(like.shape[1], 1, device=like.device, dtype=like.dtype)
         # Values start at 0, so advantages start as returns, without any random number.
@@ -50,22 +53,23 @@ class Critic(torch.nn.Module):
     def forward(self, batch: MicroBatch, temperature: float, entropy: bool = False) -> tuple[Tensor, Tensor]:
         """``(N,)`` values of the states before the trained tokens, and an empty tensor for the entropies."""
         before = batch.prefixes.numbers[batch.rows, batch.positions - 1]
-        values = select_rows(self.head(hidden_states(self.body, batch))[:, 0].float(), before)
+        values = select_rows(self.head(hidden_states(self.body, batch, self.shares))[:, 0].float(), before)
         return values, values.new_empty(0)
 
     def plan(self, segments: Sequence[Segment], max_tokens: int) -> list[list[int]]:
         """See :meth:`TokenScorer.plan`."""
-        return plan_for(self.body, segments, max_tokens)
+        return plan_for(self.shares, segments, max_tokens)
 
 
 def open_critic(config: Config, policy: HFPolicy) -> Engine | None:
     """The critic of a run, which starts as a copy of the present policy; None for methods without one."""
     if not method_of(config).critic:
         return None
+    shares = find_scoring(policy.model, policy.context_length).shares
     model = copy_on_cpu(policy.model) if zero_stage(config) == 3 else copy.deepcopy(policy.model)
     if config.deepspeed.activation_checkpointing:
         enable_activation_checkpointing(model)
-    return Engine(Critic(model), config, config.critic.lr, int(policy.tokenizer.pad_token_id or 0))  # type: ignore[arg-type]
+    return Engine(Critic(model, shares), config, config.critic.lr, int(policy.tokenizer.pad_token_id or 0))  # type: ignore[arg-type]
 
 
 def generalized_advantages(

@@ -1,8 +1,10 @@
 """A policy from transformers: any causal language model by path, or a small one built from a configuration.
 
-Generation is a batched loop of its own rather than ``model.generate``: it keeps the key/value cache of every
-conversation between calls (:mod:`roleagent.agents.policies.kv_cache`), so that a turn costs only its new tokens, and it
-returns the log-probability of each sampled token under exactly the distribution that it was drawn from.
+Generation is a batched loop of its own rather than ``model.generate``: it keeps the cache of every conversation between
+calls, so that a turn costs only its new tokens, and it returns the log-probability of each sampled token under exactly
+the distribution that it was drawn from. There are two of them: a fast one with a cache of this project
+(:mod:`roleagent.agents.policies.kv_cache`), and a general one with the model's own
+(:mod:`roleagent.agents.policies.own_cache`). :mod:`roleagent.agents.policies.model_check` chooses.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from roleagent.agents.policies.branches import generate_branches
 from roleagent.agents.policies.encoding import TextEncoder, named_ends
 from roleagent.agents.policies.kv_cache import SlotCache
-from roleagent.agents.policies.model_check import check_model, known_tokens
+from roleagent.agents.policies.model_check import Road, find_road, known_tokens
+from roleagent.agents.policies.own_cache import OwnCacheSampler
 from roleagent.agents.policies.protocol import PolicyError, Weights
 from roleagent.agents.policies.sampling import Decoder, generate_replies
 from roleagent.options import home_expanded
@@ -201,7 +204,7 @@ class HFPolicy:
     """A causal language model as a policy (see :class:`~roleagent.agents.policies.protocol.Policy`).
 
     Args:
-        model: a decoder-only transformer (:func:`~roleagent.agents.policies.model_check.check_model`).
+        model: a causal language model.
         tokenizer: its tokenizer.
         generator: source of all sampling, seeded by the policy's owner; may be on another device than the model.
         context_length: most tokens of prompt and completion; by default what the model was made for.
@@ -218,8 +221,9 @@ class HFPolicy:
         self.tokenizer = tokenizer
         self.generator = generator
         self.version = 0
-        limit = int(getattr(model.config, "max_position_embeddings", 4096))
-        self.context_length = min(context_length or limit, limit)
+        config = model.config.get_text_config()
+        limit = getattr(config, "max_position_embeddings", None)  # models without positions have none
+        self.context_length: int = min(context_length or limit or 4096, limit or context_length or 4096)
         texts = TextEncoder(tokenizer, named_ends(model))
         self.end_ids, self.eos_id = texts.end_ids, texts.eos_id
         self.encode, self.decode = texts.encode, texts.decode
@@ -227,8 +231,8 @@ class HFPolicy:
         # cuDNN, torch's first choice on an H100, plans anew for each new shape, and here nearly every shape is new.
         torch.backends.cuda.enable_cudnn_sdp(False)
         self._known = known_tokens(model, tokenizer)
-        check_model(model, self.context_length)
         self._cache: SlotCache | None = None
+        self._own: OwnCacheSampler | None = None
 
     @classmethod
     def from_path(
@@ -270,9 +274,18 @@ class HFPolicy:
         """The device of the model."""
         return self.model.device
 
+    @cached_property
+    def road(self) -> Road:
+        """How the model is sampled from; found by comparisons when first asked for.
+
+        Raises:
+            PolicyError: the model cannot be sampled from.
+        """
+        return find_road(self.model, self.context_length)
+
     def clear_cache(self) -> None:
         """Drops all cached conversations: after an update of the weights, or to free memory."""
-        self._cache = None
+        self._cache = self._own = None
 
     def reseed(self, seed: int) -> None:
         """Seeds the random stream of all sampling."""
@@ -320,14 +333,22 @@ class HFPolicy:
                     f"a prompt of {len(request.prompt_ids)} tokens does not fit a context of {self.context_length}"
                 )
         limits = [min(r.max_tokens, self.context_length - len(r.prompt_ids)) for r in requests]
-        if self._cache is None:
-            self._cache = SlotCache(self.model.config.num_hidden_layers, self.device)
+        road = self.road
         try:
             with self._inference():
-                distinct = len({request.slot for request in requests}) == len(requests)
-                sample = generate_replies if distinct else generate_branches
-                decoder, cache = Decoder(self.model, self._known), self._cache
-                replies = sample(decoder, cache, requests, limits, temperature, self.generator)
+                if road.means is not None:
+                    self._own = self._own or OwnCacheSampler(self.model, road.means, self._known)
+                    replies = self._own.generate(requests, limits, temperature, self.generator)
+                else:
+                    self._cache = (
+                        self._cache
+                        if self._cache is not None
+                        else SlotCache(self.model.config.get_text_config().num_hidden_layers, self.device)
+                    )
+                    distinct = len({request.slot for request in requests}) == len(requests)
+                    sample = generate_replies if distinct else generate_branches
+                    decoder = Decoder(self.model, self._known, road.own_head)
+                    replies = sample(decoder, self._cache, requests, limits, temperature, self.generator)
         except BaseException as error:
             self.clear_cache()  # the cache no longer holds what its records describe
             if isinstance(error, FloatingPointError):

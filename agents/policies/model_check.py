@@ -1,16 +1,19 @@
-"""Checks that a model is sampled from as the model that it is.
+"""Finds how a model can be sampled from, so that it plays as the model that it is.
 
-The sampler (:mod:`roleagent.agents.policies.sampling`) gives a model its own attention mask, positions and cache.
-Architectures that look at a window, count positions from the cache or scale their logits may ignore that without an
-error. The check reads a text in pieces, in rows of different lengths and in branches, and compares the logits with the
-model's plain ``forward``.
+The fast road (:mod:`roleagent.agents.policies.sampling`) gives a model its own attention mask, positions and cache.
+Architectures that look at a window, keep states or count positions may ignore that without an error. The check reads a
+text in pieces, in rows of different lengths and in branches, and compares the logits with the model's plain
+``forward``. Where they differ, the general road is taken (:mod:`roleagent.agents.policies.own_cache`): the model's own
+forward and cache, of which the same is asked.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,65 +22,194 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from roleagent.agents.policies.branches import Branches
 from roleagent.agents.policies.kv_cache import SlotCache
+from roleagent.agents.policies.own_cache import Means, OwnForward, join, select
 from roleagent.agents.policies.protocol import PolicyError
-from roleagent.agents.policies.sampling import SHARED_PREFIXES, Decoder, prefill_rows
+from roleagent.agents.policies.sampling import NO_NUMBERS, SHARED_PREFIXES, Decoder, prefill_rows
 from roleagent.types import Request
 
 SHORT = 24
 """Tokens of the text, where the model has no window."""
 LONGEST = 8192
-"""Tokens of the longest text that is read. A longer window is not tried: the model is refused beyond it."""
+"""Tokens of the longest text that is read. A longer window is not tried: such a model takes the general road."""
 _PIECES = (4, 1, 0)  # tokens left at the end of each piece
 _BEHIND = 2  # tokens that the second row is shorter
 _FEW = 8  # tokens whose positions are looked at
-_WINDOW = re.compile(r"window|chunk|local")
+_WINDOW = re.compile(r"window|chunk|local|index_topk|compress")
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}  # of logits, relative to their spread
 _COARSE = 0.3  # likewise, of models in 16 bits: their rounding alone comes to 0.15, a window that is ignored to 0.7
 
 
-def check_model(model: PreTrainedModel, context_length: int) -> None:
-    """Refuses a model that the sampler would read differently from its own ``forward``.
+@dataclass(frozen=True)
+class Road:
+    """How a model is sampled from.
+
+    Attributes:
+        means: what the model's own cache can be used for; None: the fast road, with a cache of this project.
+        own_head: whether the fast road leaves the logits to the model's own ``forward``.
+        reason: why the fast road is not taken, or not whole; empty where it is.
+    """
+
+    means: Means | None = None
+    own_head: bool = False
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.means is None:
+            return f"one cache for all episodes{', logits by the model (' + self.reason + ')' if self.own_head else ''}"
+        if not self.means.caches:
+            how = "the model's own forward, without a cache: every token reads its whole text again"
+        else:
+            limits = {
+                "every prompt is read as a whole": not self.means.continues,
+                "one episode after another": not self.means.joins,
+                "texts of equal length together": self.means.joins and not self.means.pads,
+            }
+            how = ", ".join(["the model's own forward and cache", *(name for name, limit in limits.items() if limit)])
+        return f"{how} ({self.reason})"
+
+
+def find_road(model: PreTrainedModel, context_length: int) -> Road:
+    """The fastest way to sample from a model whose logits are those of its own ``forward``.
 
     Args:
         context_length: most tokens of a text; a window at least as wide is never noticed.
 
     Raises:
-        PolicyError: it names the model, and what to change.
+        PolicyError: the model's own ``forward`` fails, or is not causal; it names the model, and what to change.
     """
-    name, config = type(model).__name__, model.config.get_text_config()
-    if config._attn_implementation not in ("sdpa", "eager", SHARED_PREFIXES):
-        raise PolicyError(f"the local policy needs attention by sdpa or eager, not {config._attn_implementation}")
-    for option in ("logits_scaling", "logit_scale", "final_logit_softcapping"):
-        if getattr(config, option, None) not in (None, 1):
-            raise PolicyError(f"{name} changes its logits ({option}), which learner and sampler do not")
-    windows = _windows(model, context_length)
     with evaluating(model), torch.no_grad():
         text = text_for(model, context_length)
-        apart = _tried(name, lambda: _apart(model, text))
-        narrow = next((window for window in windows if window >= LONGEST), 0)
-        if apart > tolerance(model):
-            short = (window for window in windows if 2 * _PIECES[0] <= window < LONGEST)
-            narrow = next((window for window in short if _apart(model, text[:window]) <= tolerance(model)), 0)
-            if not narrow:
-                raise PolicyError(
-                    f"the local policy cannot sample from {name}: through its cache the model gives other logits than "
-                    f"by its own forward (they are {apart:.2g} of their spread apart); choose a model with full "
-                    "attention and rotary positions"
-                )
-        if narrow:
-            raise PolicyError(
-                f"{name} attends to a window of {narrow} tokens, which the local policy does not: set "
-                f"policy.context={narrow} or less, or choose a model with full attention"
-            )
-        if not _tried(name, lambda: _has_fixed_positions(model, context_length)):
-            low, high = _FEW + 1, context_length
-            while high - low > 1:
-                middle = (low + high) // 2
-                low, high = (middle, high) if _has_fixed_positions(model, middle) else (low, middle)
-            raise PolicyError(
-                f"{name} changes its positions in texts of more than {low} tokens, and cached tokens keep theirs: set "
-                f"policy.context={low} or less"
-            )
+        try:
+            _check_forward(model, text, context_length)
+        except (PolicyError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # an architecture may raise anything
+            raise PolicyError(f"{type(model).__name__} cannot read a text: {_reason(error)}") from error
+        own_head, reason = _fast_road(model, text, context_length)
+        if not reason:
+            why = "they are capped or scaled" if own_head else ""
+            return Road(own_head=own_head, reason=why)
+        return Road(_means(model, text), reason=reason)
+
+
+def _check_forward(model: PreTrainedModel, text: Tensor, context_length: int) -> None:
+    """Refuses a model that reads a token in another way when more follows: what it writes token by token would have
+    other probabilities than in the whole text, which the learner reads.
+
+    Raises:
+        PolicyError: it names the model, and what to change.
+    """
+    if plain_logits(model, text, 1).isnan().any():
+        raise PolicyError(NO_NUMBERS)
+    name = type(model).__name__
+    if (length := _longest(len(text), lambda length: _is_causal(model, text[:length]))) < len(text):
+        if length <= _FEW:
+            raise PolicyError(f"{name} looks ahead in a text, so it cannot write: choose a causal language model")
+        what = "reads a token in another way when more follow"
+    elif (length := _longest(context_length, lambda length: _has_fixed_positions(model, length))) < context_length:
+        what = "changes its positions"
+    else:
+        return
+    raise PolicyError(f"{name} {what} in texts of more than {length} tokens: set policy.context={length} or less")
+
+
+def _longest(most: int, holds: Callable[[int], bool]) -> int:
+    """The greatest length up to ``most`` that something holds for, if it holds for all shorter ones."""
+    if holds(most):
+        return most
+    low, high = _FEW, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def _fast_road(model: PreTrainedModel, text: Tensor, context_length: int) -> tuple[bool, str]:
+    """Whether the fast road needs the model's own head, and why the road cannot be taken, if so."""
+    attention = model.config.get_text_config()._attn_implementation
+    if attention not in ("sdpa", "eager", SHARED_PREFIXES):
+        return False, f"its attention is {attention}"
+    windows, own_head = _windows(model, context_length), False
+    wide = next((window for window in windows if window >= LONGEST), 0)
+    if wide:
+        return False, f"its {wide} tokens wide window is too long to be tried"
+    try:
+        for length in (len(text), *(window for window in windows if 2 * _PIECES[0] <= window)):
+            heads = [own for own in (False, True) if _apart(model, text[:length], own) <= tolerance(model)]
+            if heads and length < len(text):
+                return False, f"it attends to a window of {length} tokens"
+            if heads:
+                own_head = heads[0]
+                break
+        else:
+            return False, "it keeps more of a text than keys and values"
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # an architecture may raise anything where it is not called as it expects
+        return False, "it takes no mask, positions or cache of others"
+    return own_head, ""
+
+
+def _means(model: PreTrainedModel, text: Tensor) -> Means:
+    """What a model's own cache can be used for: each use is tried, and gives the logits of its plain ``forward``."""
+    forward = OwnForward(model)
+    ids, others = text[None], text.flip(0)[None]
+    known = {id(ids): plain_logits(model, text, 4), id(others): plain_logits(model, text.flip(0), 4)}
+
+    def read(row: Tensor, start: int, end: int, cache: Any = None) -> tuple[Tensor, Any]:
+        return forward.read(row[:, start:end], cache, [start] if start else ())
+
+    def agrees(found: Tensor, row: Tensor, left: int) -> bool:
+        return _distance(found, known[id(row)][-1 - left][None]) <= tolerance(model)
+
+    def caches() -> bool:
+        logits, cache = read(ids, 0, -2)
+        good = agrees(logits, ids, 2)
+        for left in (1, 0):
+            end = len(text) - left
+            logits, cache = read(ids, end - 1, end, cache)
+            good &= agrees(logits, ids, left)
+        return good and (cache is not None)
+
+    def continues() -> bool:
+        half = len(text) // 2
+        logits, cache = read(ids, half, len(text) - 1, read(ids, 0, half)[1])
+        return agrees(logits, ids, 1) and agrees(read(ids, len(text) - 1, len(text), cache)[0], ids, 0)
+
+    def joins(behind: int) -> bool:
+        """Two rows, of which the second is ``behind`` tokens shorter, give two tokens; the second goes on alone."""
+        ends = [len(text) - 3, len(text) - 3 - behind]
+        texts = [text, text.flip(0)[behind:]]  # which ends as the other one
+        rows = [read(row[None], 0, end)[1] for row, end in zip(texts, ends, strict=True)]
+        cache, good = join(rows, ends), True
+        plain = [plain_logits(model, row, 4) for row in texts]
+        for left in (2, 1):
+            new = torch.stack([row[end : end + 1] for row, end in zip(texts, ends, strict=True)])
+            logits, cache = forward.read(new, cache, ends)
+            ends = [end + 1 for end in ends]
+            good &= _distance(logits, torch.stack([row[-1 - left] for row in plain])) <= tolerance(model)
+        alone = select(cache, [1], ends[1])
+        logits, _ = forward.read(texts[1][None, -1:], alone, ends[1:])
+        return good and _distance(logits, plain[1][-1:]) <= tolerance(model)
+
+    if not _holds(caches):
+        return Means(caches=False, continues=False, joins=True, pads=False)
+    side_by_side = _holds(lambda: joins(0))
+    return Means(True, _holds(continues), side_by_side, side_by_side and _holds(lambda: joins(_BEHIND)))
+
+
+def _holds(check: Callable[[], bool]) -> bool:
+    """Whether a check succeeds; one that raises does not."""
+    try:
+        return check()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # an architecture may raise anything where it cannot do what is asked
+        return False
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}, {(str(error).strip() or 'without a message').splitlines()[0]}"
 
 
 def known_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
@@ -119,7 +251,8 @@ def text_for(model: PreTrainedModel, context_length: int) -> Tensor:
 
 def plain_logits(model: PreTrainedModel, text: Tensor, count: int) -> Tensor:
     """The logits ``(count, vocabulary)`` behind the last tokens of a text, by the model's plain ``forward``."""
-    return model(input_ids=text[None], use_cache=False, logits_to_keep=count).logits[0, -count:].float()
+    keep = {"logits_to_keep": count} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+    return model(input_ids=text[None], use_cache=False, **keep).logits[0, -count:].float()
 
 
 def tolerance(model: PreTrainedModel) -> float:
@@ -152,10 +285,10 @@ def _empty_cache(model: PreTrainedModel, rows: int, capacity: int) -> SlotCache:
     return cache
 
 
-def _apart(model: PreTrainedModel, text: Tensor) -> float:
-    """How far the sampler's logits are from the model's own."""
+def _apart(model: PreTrainedModel, text: Tensor, own_head: bool = False) -> float:
+    """How far the fast road's logits are from the model's own."""
     ids, found, wanted = text.tolist(), [], []
-    decoder, cache = Decoder(model), _empty_cache(model, 2, len(text) + 5)
+    decoder, cache = Decoder(model, own_head=own_head), _empty_cache(model, 2, len(text) + 5)
     read = 0
     for left in _PIECES:
         ends = (len(ids) - left, len(ids) - left - _BEHIND)
@@ -168,30 +301,21 @@ def _apart(model: PreTrainedModel, text: Tensor) -> float:
     return _distance(torch.cat([*found, table.logits]), plain_logits(model, text, 1 - min(wanted))[wanted])
 
 
-def _has_fixed_positions(model: PreTrainedModel, context_length: int) -> bool:
-    """Whether tokens are read the same, however far the text behind them goes."""
-    states, tokens = [], text_for(model, _FEW + 1)[None]
-    places = torch.arange(_FEW + 1, device=model.device)[None]
-    mask = (places[:, None] <= places[:, :, None])[:, None]
-    for last in (_FEW, context_length - 1):
-        positions = torch.where(places == _FEW, last, places)
-        cache = _empty_cache(model, 1, _FEW + 1)
-        states.append(Decoder(model).states(cache, tokens, positions, places, mask)[0, :_FEW].float())
-    return _distance(*states) <= tolerance(model)
+def _is_causal(model: PreTrainedModel, text: Tensor) -> bool:
+    """Whether the last tokens of a text do not change what is before them."""
+    count = min(64, len(text) - 2)
+    longer = plain_logits(model, text, count + 2)[:-2]
+    return _distance(longer, plain_logits(model, text[:-2], count)) <= tolerance(model)
 
 
-def _tried(name: str, check: Callable[[], Any]) -> Any:
-    """The result of a check; what the model raises in it is a refusal."""
-    try:
-        return check()
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # an architecture may raise anything where it is not called as it expects
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise PolicyError(
-            f"the local policy cannot sample from {name}, which takes no mask, positions or cache of its callers "
-            f"({type(error).__name__}: {reason})"
-        ) from error
+def _has_fixed_positions(model: PreTrainedModel, length: int) -> bool:
+    """Whether tokens are read the same, however far the text behind them goes, up to ``length`` tokens."""
+    if length <= _FEW or "position_ids" not in inspect.signature(model.forward).parameters:
+        return True
+    tokens, near = text_for(model, _FEW + 1)[None], torch.arange(_FEW + 1, device=model.device)[None]
+    far = torch.where(near == _FEW, length - 1, near)
+    one, other = (model(input_ids=tokens, position_ids=at, use_cache=False).logits[0, :_FEW] for at in (near, far))
+    return _distance(one, other.float()) <= tolerance(model)
 
 
 @contextlib.contextmanager
@@ -205,4 +329,4 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
         model.train(training)
 
 
-__all__ = ["check_model", "evaluating", "known_tokens", "plain_logits", "text_for", "tolerance"]
+__all__ = ["Road", "evaluating", "find_road", "known_tokens", "plain_logits", "text_for", "tolerance"]

@@ -11,10 +11,12 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from roleagent.agents.policies.kv_cache import SlotCache
 from roleagent.similarity import common_prefix
@@ -24,6 +26,8 @@ from roleagent.types import Request
 SHARED_PREFIXES = "sdpa_shared_prefixes"
 """The attention of a model that the learner has trained; others have sdpa (learners/engine/prefix_sharing.py)."""
 
+
+NO_NUMBERS = "the policy's logits are no numbers: its weights have become NaN or infinite"
 
 _GROUPED = "TRANSFORMERS_SDPA_FORCE_GQA"
 
@@ -46,18 +50,54 @@ def _grouped_heads() -> Iterator[None]:
             os.environ[_GROUPED] = before
 
 
+def body_of(model: PreTrainedModel) -> PreTrainedModel:
+    """The part of a causal language model that makes the final hidden states of a text."""
+    body: Any = model.get_decoder() if model.config.get_text_config() is not model.config else model.base_model
+    while body.get_output_embeddings() is not None:  # a causal language model within another model
+        body = body.base_model if body.base_model is not body else body.model
+    return body
+
+
+class _States(BaseModelOutputWithPast):
+    """What a body returns: its final states, and None for all else that a model may ask for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+class OwnHead:
+    """The logits of a model's own ``forward`` behind given states of its body: capped, scaled or plain.
+
+    The model is called with its body replaced by one that has the states already.
+    """
+
+    def __init__(self, model: PreTrainedModel):
+        self.model, self.body = model, body_of(model)
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """Final hidden states ``(n, size)`` to logits ``(n, vocabulary)``."""
+        self.body.forward = lambda *_, **__: _States(last_hidden_state=states[None])
+        try:
+            return self.model(input_ids=torch.zeros(1, len(states), dtype=torch.long, device=states.device)).logits[0]
+        finally:
+            del self.body.forward  # the class has its own
+
+
 class Decoder:
     """Reads new tokens of many conversations in one batch.
 
     Args:
         model: the model.
         known: tokens that may be sampled are below it; None: all. A padded vocabulary has more than its tokenizer.
+        own_head: whether its own ``forward`` makes the logits, and not the matrix of its head alone.
     """
 
-    def __init__(self, model: PreTrainedModel, known: int | None = None):
-        self.model, self.known = model, known
-        known = inspect.signature(model.base_model.forward).parameters
-        self._cache = "cache" if "cache" in known else "past_key_values"  # the name in earlier versions of transformers
+    def __init__(self, model: PreTrainedModel, known: int | None = None, own_head: bool = False):
+        self.model, self.body, self.known = model, body_of(model), known
+        self._head: Any = OwnHead(model) if own_head else model.get_output_embeddings()
+        takes = inspect.signature(self.body.forward).parameters
+        self._cache = "cache" if "cache" in takes else "past_key_values"  # the name in earlier versions of transformers
 
     def read(
         self,
@@ -106,13 +146,13 @@ class Decoder:
         return self._pass(cache, tokens, positions, mask)
 
     def _pass(self, cache: SlotCache, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        if self.model.config._attn_implementation == "eager":  # adds the mask to what it compares
+        if self.model.config.get_text_config()._attn_implementation == "eager":  # adds the mask to what it compares
             dtype = self.model.dtype
             mask = torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
         # Of a single token per row, transformers packs the heads, which is faster still.
         grouped = tokens.shape[1] > 1 and tokens.device.type == "cpu"
         with _grouped_heads() if grouped else contextlib.nullcontext():
-            return self.model.base_model(
+            return self.body(
                 input_ids=tokens,
                 attention_mask=mask,
                 position_ids=positions,
@@ -121,8 +161,8 @@ class Decoder:
             ).last_hidden_state
 
     def logits(self, states: Tensor) -> Tensor:
-        """The logits ``(…, vocabulary)`` behind final hidden states ``(…, size)``."""
-        return self.model.get_output_embeddings()(states)  # type: ignore[misc]
+        """The logits ``(n, vocabulary)`` behind final hidden states ``(n, size)``."""
+        return self._head(states)
 
 
 Reply = tuple[list[int], list[float], str]
@@ -278,7 +318,7 @@ def cut(requests: Sequence[Request], limits: Sequence[int], sampled: Tensor, log
         end = next((i + 1 for i, token in enumerate(ids[:limit]) if token in request.stop_ids), 0)
         length = end or limit
         if any(map(math.isnan, scores[:length])):
-            raise FloatingPointError("the policy's logits are no numbers: its weights have become NaN or infinite")
+            raise FloatingPointError(NO_NUMBERS)
         replies.append((ids[:length], scores[:length], "stop" if end else "length"))
     return replies
 

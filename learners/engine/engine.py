@@ -33,10 +33,10 @@ from roleagent.learners.engine.logprobs import (
     MicroBatch,
     TokenScorer,
     TokenScores,
-    check_scorer,
     collate,
     copy_on_cpu,
     enable_activation_checkpointing,
+    find_scoring,
     gather_into,
     partition,
     token_scores,
@@ -390,23 +390,23 @@ class Learner(Engine):
         computes: bool = True,
     ):
         pad = int(policy.tokenizer.pad_token_id or 0)  # type: ignore[arg-type]
-        check_scorer(policy.model, policy.context_length)
+        scoring = find_scoring(policy.model, policy.context_length)
         if zero_stage(config) == 3 and not computes:
             policy.model.to("cpu")
         trained = copy_on_cpu(policy.model) if zero_stage(config) == 3 else policy.model
         if config.deepspeed.activation_checkpointing:
             enable_activation_checkpointing(trained)
-        super().__init__(TokenScorer(trained), config, lr, pad, optimizer)
+        super().__init__(TokenScorer(trained, scoring), config, lr, pad, optimizer)
         self.policy, self._trained, self._synced_steps = policy, trained, 0
         self.critic: Engine | None = None  # is saved and loaded with its learner
         self.simulator: Learner | None = None  # likewise: a task simulator with weights of its own
         self.reference: torch.nn.Module | None = None
         if isinstance(reference, Adapter):
-            self.reference = AdapterSwap(TokenScorer(policy.model), reference)
+            self.reference = AdapterSwap(TokenScorer(policy.model, scoring), reference)
         elif reference is not None and self.stage == 3:
-            self.reference = spread(TokenScorer(reference), config)
+            self.reference = spread(TokenScorer(reference, scoring), config)
         elif reference is not None:
-            self.reference = TokenScorer(reference).to(self.device)
+            self.reference = TokenScorer(reference, scoring).to(self.device)
 
     def updated(self) -> None:
         """Counts the policy's version and clears its cache."""

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 
 from roleagent.agents.policies.model_check import evaluating, plain_logits, text_for, tolerance
 from roleagent.agents.policies.protocol import PolicyError
+from roleagent.agents.policies.sampling import OwnHead, body_of
 from roleagent.learners.batch import Column
 from roleagent.learners.engine.prefix_sharing import (
     Prefixes,
@@ -186,16 +187,42 @@ class TokenScores:
     columns: Mapping[str, Tensor]
 
 
-class TokenScorer(torch.nn.Module):
-    """A causal language model that scores sampled tokens instead of returning logits."""
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """How a model's tokens are scored, so that they get the probabilities of its own ``forward``.
 
-    def __init__(self, model: PreTrainedModel):
+    Attributes:
+        shares: whether equal beginnings are computed once; if not, every row is, and shorter ones are padded.
+        own_head: whether the model's own ``forward`` makes the logits of the trained tokens, and not the matrix of its
+            head alone.
+        reason: why it is not the fastest way; empty where it is.
+    """
+
+    shares: bool
+    own_head: bool = False
+    reason: str = ""
+
+    def __str__(self) -> str:
+        how = "equal beginnings are computed once" if self.shares else "every row by itself, padded on the right"
+        return f"{how}{', logits by the model' if self.own_head else ''}{f' ({self.reason})' if self.reason else ''}"
+
+
+class TokenScorer(torch.nn.Module):
+    """A causal language model that scores sampled tokens instead of returning logits.
+
+    Args:
+        model: the model.
+        scoring: how (:func:`find_scoring`); by default as most models allow.
+    """
+
+    def __init__(self, model: PreTrainedModel, scoring: Scoring | None = None):
         super().__init__()
         self.model = model
+        self.scoring = scoring or Scoring(can_share(body_of(model)))
 
     def plan(self, segments: Sequence[Segment], max_tokens: int) -> list[list[int]]:
         """Numbers of segments, micro-batch by micro-batch, that are cheap together (:func:`plan_for`)."""
-        return plan_for(self.model, segments, max_tokens)
+        return plan_for(self.scoring.shares, segments, max_tokens)
 
     def forward(self, batch: MicroBatch, temperature: float, entropy: bool = False) -> tuple[Tensor, Tensor]:
         """``(N,)`` log-probabilities of the trained tokens, and ``(N,)`` entropies or an empty tensor."""
@@ -204,52 +231,76 @@ class TokenScorer(torch.nn.Module):
         numbers, places = distinct.unique(return_inverse=True)
         at = batch.prefixes.places[numbers]
         before = batch.prefixes.numbers.reshape(-1)[at - 1]
-        body: Any = self.model.base_model
         head: Any = self.model.get_output_embeddings()
-        hidden = select_rows(hidden_states(body, batch), before)
-        values, entropies = head_logprobs(hidden, head, batch.token_ids.reshape(-1)[at], temperature, entropy)
+        hidden = select_rows(hidden_states(body_of(self.model), batch, self.scoring.shares), before)
+        own = OwnHead(self.model) if self.scoring.own_head else None
+        token_ids = batch.token_ids.reshape(-1)[at]
+        values, entropies = head_logprobs(hidden, head, token_ids, temperature, entropy, own=own)
         return select_rows(values, places), entropies[places] if entropy else entropies
 
 
-def hidden_states(body: PreTrainedModel, batch: MicroBatch) -> Tensor:
+def hidden_states(body: PreTrainedModel, batch: MicroBatch, shares: bool) -> Tensor:
     """(U, D) final hidden states of the distinct tokens."""
-    if can_share(body):
+    if shares:
         return distinct_states(body, batch.token_ids, batch.prefixes)
     # Padding is on the right: no real token can see it, so plain causal attention is exact without a mask.
     hidden = body(input_ids=batch.token_ids, use_cache=False).last_hidden_state
     return select_rows(hidden.flatten(0, 1), batch.prefixes.places)
 
 
-def plan_for(model: PreTrainedModel, segments: Sequence[Segment], max_tokens: int) -> list[list[int]]:
+def plan_for(shares: bool, segments: Sequence[Segment], max_tokens: int) -> list[list[int]]:
     """Numbers of segments, micro-batch by micro-batch: by common prefix, or by length if the model cannot share."""
-    return (plan_by_prefix if can_share(model) else plan_by_length)(segments, max_tokens)
+    return (plan_by_prefix if shares else plan_by_length)(segments, max_tokens)
 
 
-def check_scorer(model: PreTrainedModel, context_length: int) -> None:
-    """Refuses a model whose tokens the learner would score differently from its own ``forward``.
+def find_scoring(model: PreTrainedModel, context_length: int) -> Scoring:
+    """The fastest way to score a model's tokens that gives them the probabilities of its own ``forward``.
 
     Args:
         model: whole, and where it computes.
         context_length: most tokens of a text.
 
     Raises:
-        PolicyError: it names the model.
+        PolicyError: there is none; it names the model.
     """
     text, count = text_for(model, context_length), 8
-    ids = np.array(text.tolist())
-    kinds = np.where(np.arange(len(ids)) >= len(ids) - count, ACTION, CONTEXT)
-    # The second row ends earlier, and shares its tokens with the first.
-    segments = [Segment(ids[:end], kinds[:end], np.zeros(end), np.zeros(end)) for end in (len(ids), len(ids) - 2)]
+    # The second row leaves the first in its middle and ends earlier.
+    half = len(text) // 2
+    rows = [text, torch.cat([text[:half], text[half:-2].flip(0)])]
+    segments = []
+    for ids in (np.array(row.tolist()) for row in rows):
+        kinds = np.where(np.arange(len(ids)) >= len(ids) - count, ACTION, CONTEXT)
+        segments.append(Segment(ids, kinds, np.zeros(len(ids)), np.zeros(len(ids))))
+    batch = collate(segments, 0).to(model.device)
+
+    def apart(scoring: Scoring) -> float:
+        try:
+            found, _ = TokenScorer(model, scoring)(batch, 1.0)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # an architecture may raise anything where it is not called as it expects
+            return float("inf")
+        return float(((found - known).abs() / logits.std().clamp(min=1e-6)).max())
+
     with evaluating(model), torch.no_grad():
-        found, _ = TokenScorer(model)(collate(segments, 0).to(model.device), 1.0)
-        logits = plain_logits(model, text, count + 1)[:-1]
-    known = logits.log_softmax(-1).gather(1, text[-count:, None])[:, 0]
-    apart = float(((found - torch.cat([known, known[:-2]])).abs() / logits.std().clamp(min=1e-6)).max())
-    if apart > tolerance(model):
-        raise PolicyError(
-            f"the learner cannot train {type(model).__name__}: it gives tokens other probabilities than the model's "
-            f"own forward (they are {apart:.2g} of the logits' spread apart); choose a model with full attention"
-        )
+        logits = torch.cat([plain_logits(model, row, count + 1)[:-1] for row in rows])
+        last = torch.cat([row[-count:] for row in rows])
+        known = logits.log_softmax(-1).gather(1, last[:, None])[:, 0]
+        found = []
+        for shares in (True, False) if can_share(body_of(model)) else (False,):
+            for own_head in (False, True):
+                reasons = {
+                    "beginnings cannot be shared in its layers": not shares,
+                    "its logits are capped or scaled": own_head,
+                }
+                way = Scoring(shares, own_head, ", ".join(reason for reason, holds in reasons.items() if holds))
+                found.append(apart(way))
+                if found[-1] <= tolerance(model):
+                    return way
+    raise PolicyError(
+        f"{type(model).__name__} cannot be trained: no way of scoring gives its tokens the probabilities of its own "
+        f"forward (the nearest is {min(found):.2g} of the logits' spread apart); choose another model"
+    )
 
 
 def token_scores(batch: MicroBatch, logprobs: Tensor, entropies: Tensor) -> TokenScores:
@@ -281,6 +332,7 @@ def head_logprobs(
     temperature: float = 1.0,
     entropy: bool = False,
     rows: int = 0,
+    own: OwnHead | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of tokens, from the hidden states that a head makes logits of; (N, V) logits never exist.
 
@@ -294,6 +346,7 @@ def head_logprobs(
         temperature: of the sampling, > 0.
         entropy: whether entropies are wanted.
         rows: worked on at a time; 0: see :func:`block_rows`.
+        own: the model's own way from hidden states to logits, in which the head is but a part.
 
     Returns:
         (N,) log-probabilities, float32, differentiable in ``hidden`` and the head's weights; and the (N,) entropies
@@ -306,7 +359,7 @@ def head_logprobs(
     # ZeRO 3 keeps a weight in pieces, and its shape as `ds_shape`.
     temperature, rows = _checked(temperature, rows, getattr(weight, "ds_shape", weight.shape)[0], hidden.device)
     partitioned = type(head) is nn.Linear and hasattr(weight, "ds_id")
-    if partitioned or _is_plain(head):
+    if own is None and (partitioned or _is_plain(head)):
 
         def whole(states: Tensor) -> tuple[Tensor, Tensor]:
             given = (states, head.weight, head.bias)
@@ -315,10 +368,12 @@ def head_logprobs(
 
         return _called_once(head, whole, hidden) if partitioned else whole(hidden)
 
-    # An adapter: through the module.
+    # An adapter or the model's own head: through the module. ZeRO 3 gathers its weight once per call, so it is called
+    # once: on another rank there may be fewer blocks.
     def block(states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        return _OfLogits.apply(head(states), targets, temperature, entropy)
+        return _OfLogits.apply((own or head)(states), targets, temperature, entropy)
 
+    rows = max(1, len(hidden)) if hasattr(weight, "ds_id") else rows
     pairs = list(zip(hidden.split(rows), token_ids.split(rows), strict=True))
     if not torch.is_grad_enabled() or len(pairs) == 1:
         found = [block(*pair) for pair in pairs]

@@ -17,6 +17,7 @@ from roleagent.callbacks import Callback
 from roleagent.config import Config, ConfigError
 from roleagent.files import Lock, damage, make_folder, make_whole, write_checksums
 from roleagent.learners.engine.engine import Learner
+from roleagent.learners.engine.logprobs import find_scoring
 from roleagent.learners.engine.lora import adapt
 from roleagent.learners.method import method_of
 from roleagent.learners.run.checkpoints import Checkpoints, Progress, Stage, save_policy
@@ -142,6 +143,9 @@ class Run:
         policy.version = self.progress.version
         size = sum(parameter.numel() for parameter in policy.model.parameters())
         self.display.say(f"policy: {size / 1e6:.2f} M parameters, vocabulary {len(policy.tokenizer)}")
+        scoring = find_scoring(policy.model, policy.context_length)  # before the warm start: it may refuse the model
+        sampler = policy.road if self.config.rollout.backend == "local" else self.config.rollout.backend
+        self.display.say(f"sampler: {sampler}; learner: {scoring}")
         return policy
 
     def _open_adapted(self, generator: torch.Generator) -> HFPolicy:

@@ -123,7 +123,7 @@ def test_the_critic_learns_returns(monkeypatch):
     tree = {"loss": {"prediction_credit": "advantage"}, "critic": {"lr": 1e-2}}
     config = from_dict({"method": "ppo", "optim": {"warmup_steps": 1}} | tree)
     policy = qwen()
-    critic = Engine(Critic(copy.deepcopy(policy.model)), config, config.critic.lr, 0)
+    critic = Engine(Critic(copy.deepcopy(policy.model), shares=True), config, config.critic.lr, 0)
     batch = batch_of(config, transcript(1.0), transcript(0.0, shift=50))
     batch = critic_advantages(batch, critic, config)
     assert not np.concatenate(batch.columns["values"]).any()  # values start at 0

@@ -146,7 +146,7 @@ def test_the_estimator_does_not_matter_to_predictions(rule, method):
     stage, alone = Stage(*options), Stage(f"loss.prediction_credit={rule}", "prompt.style=window")
     batch = stage.batch
     if method == "ppo":
-        critic = Engine(Critic(qwen(context=512).model), stage.config, 1e-3, 0)
+        critic = Engine(Critic(qwen(context=512).model, shares=True), stage.config, 1e-3, 0)
         batch = critic_advantages(batch, critic, stage.config)
     batch = whiten(batch, True)
     for segment, row, other in zip(

@@ -133,7 +133,9 @@ def check_model(config: Any) -> None:
     Raises:
         PolicyError: its attention heads have no size that can be computed.
     """
-    heads = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    config = config.get_text_config()
+    count = getattr(config, "num_attention_heads", None)  # recurrent models have none
+    heads = getattr(config, "head_dim", None) or (config.hidden_size // count if count else _CPU_HEAD_SIZES[0])
     if not torch.cuda.is_available() and heads not in _CPU_HEAD_SIZES:
         sizes = ", ".join(map(str, _CPU_HEAD_SIZES))
         raise PolicyError(f"vLLM on the CPU has attention heads of {sizes}, and this policy's are of {heads}")

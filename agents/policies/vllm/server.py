@@ -184,7 +184,7 @@ def options_for(config: Config, model: str) -> tuple[dict[str, Any], dict[str, A
     named = architecture(described)
     if named:
         options["hf_overrides"] = {"architectures": named}
-    limit = int(getattr(described, "max_position_embeddings", config.policy.context))
+    limit = int(getattr(described.get_text_config(), "max_position_embeddings", config.policy.context))
     options["max_model_len"] = min(config.policy.context, limit)
     description = {
         "protocol": PROTOCOL,

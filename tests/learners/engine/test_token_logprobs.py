@@ -114,7 +114,7 @@ def test_values_entropies_and_gradients_are_the_plain_models(make, rows, tempera
 
 
 def test_a_critic_reads_the_same_states():
-    critic, rows = Critic(qwen()), segments(ROWS["a group"])
+    critic, rows = Critic(qwen(), shares=True), segments(ROWS["a group"])
     torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
     found, _ = critic(collate(rows, 1), 1.0)
     alone = [critic(collate([row], 1), 1.0)[0] for row in rows]

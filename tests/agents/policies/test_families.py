@@ -1,0 +1,193 @@
+"""Any causal language model is sampled from and scored as its own forward says, by the fast road or the general one."""
+
+import pytest
+import torch
+from programs import load
+from tiny import qwen, tokenizer
+from transformers import BertConfig, BertLMHeadModel, Phi3Config, Phi3ForCausalLM
+
+from roleagent.agents.policies.hf import HFPolicy, PolicyError
+from roleagent.learners.critic import Critic
+from roleagent.learners.engine.logprobs import TokenScorer, collate, find_scoring
+from roleagent.types import Request, Segment
+
+WORDS = tokenizer()
+NEVER = frozenset({-1})
+families = load("benchmarks/parts/tiny_families")
+
+# What each kind of family needs: its own forward and cache, its own head, and what its cache cannot do.
+FAST = ("Llama 3", "Qwen3-MoE", "DeepSeek-V3, Kimi-K2", "GPT-2")
+SCALED = ("Granite 3", "Cohere", "nanochat")
+WINDOWED = ("Mistral with a window", "Gemma 2", "Gemma 3", "Gemma 4", "gpt-oss", "Llama 4", "GPT-Neo")
+RECURRENT = ("Qwen3-Next", "Qwen3.5", "LFM2", "Mamba 2", "Falcon-H1", "Nemotron-H", "Granite 4 hybrid")
+OTHER = ("BLOOM", "GLM-5", "DeepSeek-V4")
+LIMITED = {"Mamba": "every prompt is read as a whole", "RWKV 4": "one episode after another"}
+
+
+def opened(model, context=256):
+    return HFPolicy(model, WORDS, torch.Generator().manual_seed(0), context)
+
+
+def family(name):
+    return opened(families.build(name, len(WORDS), WORDS.eos_token_id))
+
+
+def ids(count, seed):
+    return tuple(torch.randint(len(WORDS), (count,), generator=torch.Generator().manual_seed(seed)).tolist())
+
+
+@torch.no_grad()
+def plain(model, prompt, reply, temperature):
+    logits = model(input_ids=torch.tensor([[*prompt, *reply]]), use_cache=False).logits[0, len(prompt) - 1 : -1]
+    logprobs = (logits.float() / (temperature or 1.0)).log_softmax(-1)
+    return logprobs.gather(1, torch.tensor(reply)[:, None])[:, 0].tolist(), logprobs.argmax(-1).tolist()
+
+
+def ask(policy, prompts, temperature=0.0, limit=4, stops=NEVER):
+    """Asks, and compares with the model's own forward; ``prompts``: (slot, tokens)."""
+    requests = [Request(prompt, slot, limit + slot % 3, stops) for slot, prompt in prompts]
+    answers = policy.generate(requests, temperature)
+    for answer, (_, prompt) in zip(answers, prompts, strict=True):
+        logprobs, best = plain(policy.model, prompt, answer.token_ids, temperature)
+        assert answer.logprobs == pytest.approx(logprobs, abs=1e-3)  # rounding; a wrong mask or state is 0.05 and more
+        if not temperature:
+            assert list(answer.token_ids) == best
+    return answers
+
+
+@pytest.mark.parametrize("name", [*FAST, *SCALED, *WINDOWED, *RECURRENT, *OTHER, *LIMITED, "RecurrentGemma"])
+def test_every_turn_is_sampled_as_the_models_own_forward_says(name):
+    policy = family(name)
+    assert (policy.road.means is None) == (name in (*FAST, *SCALED))
+    assert policy.road.own_head == (name in SCALED)
+    # Two tasks that begin alike, three copies of the first, a window is crossed from the second turn on.
+    stem = ids(14, 1)
+    texts = {slot: (*stem, *ids(5, 2)) for slot in range(3)} | {3: (*stem, *ids(11, 3))}
+    for turn in range(3):
+        answers = ask(policy, list(texts.items()), temperature=1.0)
+        asked = [(slot, (*text[:cut], 7, 8)) for slot, text in texts.items() for cut in (len(text) // 2, len(text))]
+        ask(policy, asked)  # questions beside the conversations, which stay as they are
+        for (slot, text), answer in zip(texts.items(), answers, strict=True):
+            texts[slot] = (*text, *answer.token_ids, *ids(4 + 3 * slot + 5 * turn, 10 * turn + slot))
+    ask(policy, [(slot, text[:-9]) for slot, text in texts.items()])  # a prompt that goes back
+    ask(policy, [(slot, (*text[:3], *ids(40, slot))) for slot, text in texts.items()])  # and one that begins anew
+
+
+@pytest.mark.parametrize("name", ["Gemma 3", "Qwen3.5", "Mamba 2", "GLM-5"])
+def test_what_is_known_is_not_read_again_and_rows_are_sampled_together(name, monkeypatch):
+    policy = family(name)
+    assert str(policy.road).startswith("the model's own forward and cache (")
+    texts = {slot: ids(20 + 4 * slot, slot) for slot in range(4)}
+    answers = ask(policy, list(texts.items()), limit=4)
+    read, forward = [], type(policy.model).forward
+
+    def counted(self, *given, input_ids, **options):
+        read.append(tuple(input_ids.shape))
+        return forward(self, *given, input_ids=input_ids, **options)
+
+    texts = {
+        slot: (*text, *answer.token_ids, 7, 8) for (slot, text), answer in zip(texts.items(), answers, strict=True)
+    }
+    requests = [Request(text, slot, 3, NEVER) for slot, text in texts.items()]
+    monkeypatch.setattr(type(policy.model), "forward", counted)
+    policy.generate(requests, 1.0)
+    assert sorted(read) == [(1, 3)] * 4 + [(4, 1)] * 2
+
+
+@pytest.mark.parametrize("name", ["Gemma 3", "Qwen3.5", "RWKV 4"])
+def test_replies_that_end_early_leave_the_others_alone(name):
+    policy = family(name)
+    prompts = [(slot, ids(9 + 5 * slot, slot)) for slot in range(4)]
+    long = ask(policy, prompts, temperature=1.0, limit=12)
+    policy.clear_cache()
+    policy.reseed(0)
+    stops = frozenset(answer.token_ids[3 * slot] for slot, answer in enumerate(long))
+    again = ask(policy, prompts, temperature=1.0, limit=12, stops=stops)
+    assert len({len(answer.token_ids) for answer in again}) > 1
+    for answer in again:
+        assert answer.finish_reason == ("stop" if answer.token_ids[-1] in stops else "length")
+    grown = [(slot, (*prompt, *answer.token_ids, 9)) for (slot, prompt), answer in zip(prompts, again, strict=True)]
+    ask(policy, grown)
+
+
+@pytest.mark.parametrize(("name", "limit"), LIMITED.items())
+def test_what_a_cache_cannot_do_is_said(name, limit):
+    assert limit in str(family(name).road)
+
+
+def test_positions_that_change_with_the_length_are_refused():
+    """Long rope: a token has other positions behind it once the text is long, and was sampled with the short ones."""
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "short_factor": [1.0] * 4,
+        "long_factor": [3.0] * 4,
+        "factor": 4,
+    }
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    ends = {"eos_token_id": 1, "bos_token_id": None, "pad_token_id": None, "original_max_position_embeddings": 64}
+    sizes |= {"vocab_size": len(WORDS), "max_position_embeddings": 256, "rope_parameters": rope}
+    torch.manual_seed(0)
+    model = Phi3ForCausalLM(Phi3Config(**sizes, **ends)).eval()
+    with pytest.raises(PolicyError, match=r"positions in texts of more than 64 tokens: set policy\.context=64 or less"):
+        assert opened(model).road
+    assert opened(model, 64).road.means is None
+
+
+def segment(tokens):
+    kinds = [int(place > 2 and place % 3 != 1) for place in range(len(tokens))]
+    return Segment(tokens, kinds, (0.0,) * len(tokens), (0.0,) * len(tokens))
+
+
+@pytest.mark.parametrize("name", [*FAST, *SCALED, *WINDOWED, *RECURRENT, *OTHER, *LIMITED])
+def test_the_learner_scores_as_the_models_own_forward_does(name):
+    """Log-probabilities and gradients, of rows that begin alike and cross a window."""
+    model = family(name).model
+    stem, temperature = ids(30, 1), 0.7
+    rows = [segment((*stem, *ids(20, 2))), segment((*stem, *ids(9, 3))), segment(ids(26, 4))]
+    scoring = find_scoring(model, 256)
+    assert scoring.shares == (name in (*FAST, *SCALED))
+    found, _ = TokenScorer(model, scoring)(collate(rows, 0), temperature)
+    wanted = []
+    for row in rows:
+        logits = model(input_ids=torch.tensor(row.token_ids)[None], use_cache=False).logits[0].float() / temperature
+        at = torch.tensor(row.token_kind).nonzero()[:, 0]
+        wanted.append(logits.log_softmax(-1)[at - 1, torch.tensor(row.token_ids)[at]])
+    wanted = torch.cat(wanted)
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+    slopes = []
+    for values in (found, wanted):
+        model.zero_grad()
+        (values * torch.linspace(-1, 2, len(values))).sum().backward()
+        slopes.append(
+            {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+        )
+    assert slopes[0].keys() == slopes[1].keys()
+    for name, slope in slopes[1].items():
+        torch.testing.assert_close(slopes[0][name], slope, atol=1e-4 * max(1.0, float(slope.abs().max())), rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["Gemma 3", "Qwen3.5", "Granite 3"])
+def test_a_critic_reads_any_family(name):
+    model = family(name).model
+    critic, rows = Critic(model, find_scoring(model, 256).shares), [segment(ids(20, 1)), segment(ids(35, 2))]
+    torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
+    found, _ = critic(collate(rows, 0), 1.0)
+    alone = torch.cat([critic(collate([row], 0), 1.0)[0] for row in rows])
+    torch.testing.assert_close(found, alone, atol=1e-4, rtol=1e-4)
+    assert found.std() > 0.1
+
+
+def test_a_context_of_ones_own_is_kept_where_a_model_has_no_positions():
+    """Mamba has no max_position_embeddings."""
+    model = families.build("Mamba", len(WORDS), 1)
+    assert opened(model, 9000).context_length == 9000
+    assert opened(qwen().model, 9000).context_length == 256
+
+
+def test_a_model_that_looks_ahead_is_refused_in_one_line():
+    sizes = {"vocab_size": len(WORDS), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = BertLMHeadModel(BertConfig(**sizes, intermediate_size=64, eos_token_id=1)).eval()
+    with pytest.raises(PolicyError, match=r"BertLMHeadModel looks ahead in a text.*choose a causal") as caught:
+        assert opened(model).road
+    assert len(str(caught.value).splitlines()) == 1
