@@ -71,7 +71,7 @@ from roleagent.agents.evaluation.single_step import single_step
 from roleagent.agents.evaluation.statistics import spending, summarize
 from roleagent.agents.evaluation.targets import STANDARD, EvalTarget, eval_target
 from roleagent.agents.evaluation.transcripts import TranscriptFile, transcript
-from roleagent.agents.policies.protocol import PolicyError
+from roleagent.agents.policies.protocol import NO_TEMPLATE, PolicyError
 from roleagent.agents.prompting.standard import ChatAgent
 from roleagent.config import Config, ConfigError, from_dict, load, to_dict
 from roleagent.config.effects import of_training
@@ -239,6 +239,8 @@ def complete(evaluation: Evaluation, file: RecordFile) -> dict[str, Any]:
         if missing:
             if evaluation.model is not None and not isinstance(evaluation.model, Endpoint):
                 display.say(f"sampler: {evaluation.model.road}")
+                if evaluation.target.run is None and not evaluation.model.tokenizer.chat_template:
+                    display.say(NO_TEMPLATE)
             transcripts = None if options.no_transcripts else TranscriptFile(file.path, done)
             for record in evaluation.play(missing, display, transcripts):
                 file.append(record)

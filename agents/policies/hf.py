@@ -24,7 +24,16 @@ import transformers
 from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 from safetensors import SafetensorError, safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.quantizers.auto import AutoQuantizationConfig
 
 from roleagent.agents.policies.branches import generate_branches
 from roleagent.agents.policies.encoding import TextEncoder, named_ends
@@ -119,8 +128,33 @@ def _is_here(path: str | Path) -> bool:
     if not os.path.exists(os.path.join(path, "config.json")):
         if any(name.endswith(".gguf") for name in os.listdir(path)):
             raise OSError(_GGUF)
+        if os.path.exists(os.path.join(path, "adapter_config.json")):
+            raise OSError("the folder has an adapter alone: merge it into its model (peft's merge_and_unload)")
         raise OSError("the folder has no config.json; a run's models are in its checkpoints/…/policy")
+    if not any(name.endswith(".safetensors") for name in os.listdir(path)):
+        raise OSError(
+            "the folder has no weights (model.safetensors); those in pickled files (.bin) are not loaded: write them "
+            "anew with transformers' save_pretrained"
+        )
     return True
+
+
+def _kind(config: PreTrainedConfig) -> dict[str, Any]:
+    """Options for loading a model of a configuration: weights that are quantized are loaded as what they stand for.
+
+    Raises:
+        ValueError: it is no causal language model, or one whose weights could not be trained.
+    """
+    if config.is_encoder_decoder or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ValueError(f"{config.model_type} is no causal language model: choose one that writes text token by token")
+    if (stored := getattr(config, "quantization_config", None)) is None:
+        return {}
+    quantization = AutoQuantizationConfig.from_dict(stored if isinstance(stored, dict) else stored.to_dict())
+    if not hasattr(quantization, "dequantize"):
+        method = getattr(quantization.quant_method, "value", quantization.quant_method)
+        raise ValueError(f"its weights are quantized ({method}) and cannot be trained: name its original weights")
+    quantization.dequantize = True
+    return {"quantization_config": quantization}
 
 
 def _hub_answers(name: str) -> bool:
@@ -191,7 +225,8 @@ def _check_weights(model: PreTrainedModel, report: Mapping[str, Any]) -> None:
         OSError: a weight is missing, of another shape, or of a layer that the model has not.
     """
     if missing := sorted(report["missing_keys"]):
-        raise OSError(f"the weights lack {', '.join(missing[:3])}")
+        lacking = ", ".join(missing[:3])
+        raise OSError(f"the weights lack {lacking}: they are damaged, or of a model that writes no text")
     if wrong := sorted(report["mismatched_keys"]):
         name, found, wanted = wrong[0]
         raise OSError(f"config.json is not that of the weights: {name} is {list(found)} and not {list(wanted)}")
@@ -254,8 +289,10 @@ class HFPolicy:
                 options["local_files_only"] = _is_here(path)
                 if os.path.isdir(path):
                     _check_files(Path(path))
+                config = AutoConfig.from_pretrained(str(path), **options)
                 tokenizer = AutoTokenizer.from_pretrained(str(path), **options)
                 options |= {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
+                options |= _kind(config)
                 with _without_load_report():
                     model, report = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]
                         str(path), dtype=getattr(torch, dtype), **options

@@ -101,16 +101,16 @@ def _check_forward(model: PreTrainedModel, text: Tensor, context_length: int) ->
     """
     if plain_logits(model, text, 1).isnan().any():
         raise PolicyError(NO_NUMBERS)
-    name = type(model).__name__
     if (length := _longest(len(text), lambda length: _is_causal(model, text[:length]))) < len(text):
-        if length <= _FEW:
-            raise PolicyError(f"{name} looks ahead in a text, so it cannot write: choose a causal language model")
-        what = "reads a token in another way when more follow"
+        what = "looks ahead"
     elif (length := _longest(context_length, lambda length: _has_fixed_positions(model, length))) < context_length:
         what = "changes its positions"
     else:
         return
-    raise PolicyError(f"{name} {what} in texts of more than {length} tokens: set policy.context={length} or less")
+    raise PolicyError(
+        f"{type(model).__name__} {what} in texts of more than {length} tokens: choose a causal language model, or set "
+        f"policy.context={length} or less"
+    )
 
 
 def _longest(most: int, holds: Callable[[int], bool]) -> int:

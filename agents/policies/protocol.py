@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 INSIDE = "\n"
 """Stands for any text before another one (:meth:`Policy.encode`): no tokenizer joins it to what follows."""
 
+NO_TEMPLATE = "the tokenizer has no chat template: prompts are plain lines"
+"""What a program says of a pretrained model without one."""
+
 
 class PolicyError(RuntimeError):
     """A model that cannot be loaded or used; the message is one line."""

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from roleagent.agents.policies.hf import HFPolicy, PolicyError, own_device
+from roleagent.agents.policies.protocol import NO_TEMPLATE
 from roleagent.callbacks import Callback
 from roleagent.config import Config, ConfigError
 from roleagent.files import Lock, damage, make_folder, make_whole, write_checksums
@@ -143,9 +144,12 @@ class Run:
         policy.version = self.progress.version
         size = sum(parameter.numel() for parameter in policy.model.parameters())
         self.display.say(f"policy: {size / 1e6:.2f} M parameters, vocabulary {len(policy.tokenizer)}")
-        scoring = find_scoring(policy.model, policy.context_length)  # before the warm start: it may refuse the model
+        # Before the warm start: both may refuse the model.
         sampler = policy.road if self.config.rollout.backend == "local" else self.config.rollout.backend
-        self.display.say(f"sampler: {sampler}; learner: {scoring}")
+        learner = find_scoring(policy.model, policy.context_length)
+        self.display.say(f"sampler: {sampler}; learner: {learner}")
+        if self.config.policy.path and not policy.tokenizer.chat_template:
+            self.display.say(NO_TEMPLATE)
         return policy
 
     def _open_adapted(self, generator: torch.Generator) -> HFPolicy:

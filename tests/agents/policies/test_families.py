@@ -129,7 +129,7 @@ def test_positions_that_change_with_the_length_are_refused():
     sizes |= {"vocab_size": len(WORDS), "max_position_embeddings": 256, "rope_parameters": rope}
     torch.manual_seed(0)
     model = Phi3ForCausalLM(Phi3Config(**sizes, **ends)).eval()
-    with pytest.raises(PolicyError, match=r"positions in texts of more than 64 tokens: set policy\.context=64 or less"):
+    with pytest.raises(PolicyError, match=r"positions in texts of more than 64 tokens: .*policy\.context=64"):
         assert opened(model).road
     assert opened(model, 64).road.means is None
 
@@ -188,6 +188,6 @@ def test_a_context_of_ones_own_is_kept_where_a_model_has_no_positions():
 def test_a_model_that_looks_ahead_is_refused_in_one_line():
     sizes = {"vocab_size": len(WORDS), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     model = BertLMHeadModel(BertConfig(**sizes, intermediate_size=64, eos_token_id=1)).eval()
-    with pytest.raises(PolicyError, match=r"BertLMHeadModel looks ahead in a text.*choose a causal") as caught:
+    with pytest.raises(PolicyError, match=r"BertLMHeadModel looks ahead in .*choose a causal") as caught:
         assert opened(model).road
     assert len(str(caught.value).splitlines()) == 1
