@@ -26,8 +26,10 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, Repository
 from safetensors import SafetensorError, safe_open
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -41,7 +43,7 @@ from roleagent.agents.policies.kv_cache import SlotCache
 from roleagent.agents.policies.model_check import Road, find_road, known_tokens
 from roleagent.agents.policies.own_cache import OwnCacheSampler
 from roleagent.agents.policies.protocol import PolicyError, Weights
-from roleagent.agents.policies.sampling import Decoder, generate_replies
+from roleagent.agents.policies.sampling import Decoder, body_of, generate_replies
 from roleagent.options import home_expanded
 from roleagent.slow_notice import waiting
 from roleagent.types import Completion, Request
@@ -145,7 +147,8 @@ def _kind(config: PreTrainedConfig) -> dict[str, Any]:
     Raises:
         ValueError: it is no causal language model, or one whose weights could not be trained.
     """
-    if config.is_encoder_decoder or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    loaded = MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    if config.is_encoder_decoder or not any(type(config) in mapping for mapping in loaded):
         raise ValueError(f"{config.model_type} is no causal language model: choose one that writes text token by token")
     if (stored := getattr(config, "quantization_config", None)) is None:
         return {}
@@ -155,6 +158,24 @@ def _kind(config: PreTrainedConfig) -> dict[str, Any]:
         raise ValueError(f"its weights are quantized ({method}) and cannot be trained: name its original weights")
     quantization.dequantize = True
     return {"quantization_config": quantization}
+
+
+def _without_noise(config: PreTrainedConfig) -> PreTrainedConfig:
+    """Routers of experts read the same in training as in sampling (Phi-3.5-MoE adds noise)."""
+    text = config.get_text_config()
+    for name in [name for name in vars(text) if name.endswith("jitter_noise")]:
+        setattr(text, name, 0.0)
+    return config
+
+
+def _freeze_beside_text(model: PreTrainedModel) -> None:
+    """Freezes what a model has beside its text part, such as an encoder of images."""
+    if model.config.get_text_config() is model.config:
+        return
+    parts = (body_of(model), model.get_input_embeddings(), model.get_output_embeddings())
+    text = {weight for part in parts for weight in part.parameters()}
+    for weight in model.parameters():
+        weight.requires_grad_(weight in text)
 
 
 def _hub_answers(name: str) -> bool:
@@ -292,14 +313,17 @@ class HFPolicy:
                 config = AutoConfig.from_pretrained(str(path), **options)
                 tokenizer = AutoTokenizer.from_pretrained(str(path), **options)
                 options |= {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
-                options |= _kind(config)
+                options |= _kind(config) | {"config": _without_noise(config)}
+                causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+                kind = AutoModelForCausalLM if causal else AutoModelForImageTextToText
                 with _without_load_report():
-                    model, report = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]
+                    model, report = kind.from_pretrained(  # type: ignore[misc]
                         str(path), dtype=getattr(torch, dtype), **options
                     )
             _check_weights(model, report)
         except Exception as error:  # transformers, the hub and safetensors raise a wide range; all mean one thing here
             raise _unloadable(path, error) from error
+        _freeze_beside_text(model)
         model = model.to(generator.device)
         for weight in model.parameters():  # those of a mapped file lie anywhere, and sums are rounded accordingly
             if weight.data_ptr() % _ALIGNMENT:

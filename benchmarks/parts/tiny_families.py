@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 
 _BASE = {
     "hidden_size": 32,
@@ -202,6 +202,52 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "GPT-NeoX": ("gpt_neox", _PLAIN),
     "OPT": ("opt", {**_BASE, "ffn_dim": 64, "word_embed_proj_dim": 32, "max_position_embeddings": 8192}),
 }
+_IMAGES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+_SQUARES = {**_IMAGES, "image_size": 28, "patch_size": 14}
+_TEXTS = {name: FAMILIES[name][1] for name in ("Gemma 3", "Gemma 4", "Qwen3", "Mistral")}
+FAMILIES |= {
+    "Gemma 3 with images": (
+        "gemma3",
+        {"text_config": _TEXTS["Gemma 3"], "vision_config": _SQUARES, "mm_tokens_per_image": 4},
+    ),
+    "Gemma 4 with images": (
+        "gemma4",
+        {
+            "text_config": {**_TEXTS["Gemma 4"], "pad_token_id": 0},
+            "vision_config": {**_IMAGES, "num_key_value_heads": 2, "head_dim": 16},
+            "audio_config": None,
+        },
+    ),
+    "Qwen3-VL": (
+        "qwen3_vl",
+        {
+            "text_config": {
+                **_TEXTS["Qwen3"],
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "rope_theta": 1e4,
+                    "mrope_section": [1, 1, 2],
+                    "mrope_interleaved": True,
+                },
+            },
+            "vision_config": {
+                "hidden_size": 32,
+                "depth": 1,
+                "num_heads": 2,
+                "intermediate_size": 32,
+                "out_hidden_size": 32,
+                "deepstack_visual_indexes": [0],
+            },
+        },
+    ),
+    "Mistral 3 with images": (
+        "mistral3",
+        {
+            "text_config": {**_TEXTS["Mistral"], "model_type": "mistral"},
+            "vision_config": {**_SQUARES, "model_type": "pixtral", "head_dim": 16},
+        },
+    ),
+}
 """By their public names: transformers' name of the architecture, and the options that make a tiny one."""
 
 
@@ -214,7 +260,11 @@ def build(family: str, vocabulary: int, end: int) -> PreTrainedModel:
     """
     kind, options = FAMILIES[family]
     words = {"vocab_size": vocabulary, "vocab_size_per_layer_input": vocabulary, "eos_token_id": end}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **options, **words))
+    if "text_config" in options:
+        config = AutoConfig.for_model(kind, **{**options, "text_config": {**options["text_config"], **words}})
+        model = AutoModelForImageTextToText.from_config(config)
+    else:
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **options, **words))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in model.parameters():

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from roleagent.agents.policies.sampling import body_of
 from roleagent.config import ConfigError
 from roleagent.config.settings import LoRAConfig
 from roleagent.learners.engine.logprobs import TokenScorer
@@ -36,13 +37,17 @@ def check_rank(rank: int, path: str | Path) -> None:
         ConfigError: one line with what to change.
     """
     config = Path(path) / "config.json"
-    width = json.loads(config.read_text(encoding="utf-8")).get("hidden_size") if config.exists() else None
+    settings = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
+    width = settings.get("text_config", settings).get("hidden_size")
     if isinstance(width, int) and rank > width:
         raise ConfigError(f"lora.rank must be at most {width}, the hidden size of {path}, not {rank}")
 
 
 def adapt(model: PreTrainedModel, options: LoRAConfig, generator: torch.Generator) -> None:
-    """Freezes a model and adds an adapter without effect to each linear layer but the head, in place.
+    """Freezes a model and adds an adapter without effect to each linear layer of its text part but the head, in place.
+
+    Fused experts are no linear layers, and stay frozen. So does the last projection of a Mamba layer: kernels take its
+    weight past an adapter.
 
     Args:
         model: the model.
@@ -55,6 +60,7 @@ def adapt(model: PreTrainedModel, options: LoRAConfig, generator: torch.Generato
         r=options.rank,
         lora_alpha=options.alpha,  # type: ignore[arg-type]  # peft multiplies by it
         target_modules="all-linear",
+        exclude_modules=_left_out(model) or None,
         base_model_name_or_path=str(model.config._name_or_path or "") or None,
         task_type="CAUSAL_LM",
     )
@@ -64,6 +70,14 @@ def adapt(model: PreTrainedModel, options: LoRAConfig, generator: torch.Generato
             # peft's own rule, but for the generator. The other factor is zero.
             weight = layer.lora_A[_NAME].weight
             torch.nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
+
+
+def _left_out(model: PreTrainedModel) -> list[str]:
+    """The linear layers that get no adapter: those outside the text part, and the last ones of Mamba layers."""
+    kinds, text = dict(model.named_modules()), set(body_of(model).modules())
+    mamba = [f"{name}.out_proj" for name, module in kinds.items() if "Mamba" in type(module).__name__]
+    linear = [name for name, module in kinds.items() if isinstance(module, torch.nn.Linear)]
+    return [name for name in linear if name in mamba or kinds[name] not in {*text, model.get_output_embeddings()}]
 
 
 def adapted(model: torch.nn.Module) -> bool:

@@ -7,8 +7,11 @@ from tiny import qwen, tokenizer
 from transformers import BertConfig, BertLMHeadModel, Phi3Config, Phi3ForCausalLM
 
 from roleagent.agents.policies.hf import HFPolicy, PolicyError
+from roleagent.config.settings import LoRAConfig
 from roleagent.learners.critic import Critic
 from roleagent.learners.engine.logprobs import TokenScorer, collate, find_scoring
+from roleagent.learners.engine.lora import adapt, plain_weights
+from roleagent.learners.run.checkpoints import save_policy
 from roleagent.types import Request, Segment
 
 WORDS = tokenizer()
@@ -19,6 +22,7 @@ families = load("benchmarks/parts/tiny_families")
 FAST = ("Llama 3", "Qwen3-MoE", "DeepSeek-V3, Kimi-K2", "GPT-2")
 SCALED = ("Granite 3", "Cohere", "nanochat")
 WINDOWED = ("Mistral with a window", "Gemma 2", "Gemma 3", "Gemma 4", "gpt-oss", "Llama 4", "GPT-Neo")
+IMAGES = ("Gemma 3 with images", "Gemma 4 with images", "Qwen3-VL", "Mistral 3 with images")
 RECURRENT = ("Qwen3-Next", "Qwen3.5", "LFM2", "Mamba 2", "Falcon-H1", "Nemotron-H", "Granite 4 hybrid")
 OTHER = ("BLOOM", "GLM-5", "DeepSeek-V4")
 LIMITED = {"Mamba": "every prompt is read as a whole", "RWKV 4": "one episode after another"}
@@ -55,10 +59,12 @@ def ask(policy, prompts, temperature=0.0, limit=4, stops=NEVER):
     return answers
 
 
-@pytest.mark.parametrize("name", [*FAST, *SCALED, *WINDOWED, *RECURRENT, *OTHER, *LIMITED, "RecurrentGemma"])
+@pytest.mark.parametrize(
+    "name", [*FAST, *SCALED, *WINDOWED, *RECURRENT, *OTHER, *LIMITED, *IMAGES[:3], "RecurrentGemma"]
+)
 def test_every_turn_is_sampled_as_the_models_own_forward_says(name):
     policy = family(name)
-    assert (policy.road.means is None) == (name in (*FAST, *SCALED))
+    assert (policy.road.means is None) == (name in (*FAST, *SCALED, "Qwen3-VL"))
     assert policy.road.own_head == (name in SCALED)
     # Two tasks that begin alike, three copies of the first, a window is crossed from the second turn on.
     stem = ids(14, 1)
@@ -139,14 +145,14 @@ def segment(tokens):
     return Segment(tokens, kinds, (0.0,) * len(tokens), (0.0,) * len(tokens))
 
 
-@pytest.mark.parametrize("name", [*FAST, *SCALED, *WINDOWED, *RECURRENT, *OTHER, *LIMITED])
+@pytest.mark.parametrize("name", [*FAST, *SCALED, *WINDOWED, *RECURRENT, *OTHER, *LIMITED, *IMAGES])
 def test_the_learner_scores_as_the_models_own_forward_does(name):
     """Log-probabilities and gradients, of rows that begin alike and cross a window."""
     model = family(name).model
     stem, temperature = ids(30, 1), 0.7
     rows = [segment((*stem, *ids(20, 2))), segment((*stem, *ids(9, 3))), segment(ids(26, 4))]
     scoring = find_scoring(model, 256)
-    assert scoring.shares == (name in (*FAST, *SCALED))
+    assert scoring.shares == (name in (*FAST, *SCALED, *IMAGES[2:]))
     found, _ = TokenScorer(model, scoring)(collate(rows, 0), temperature)
     wanted = []
     for row in rows:
@@ -165,6 +171,39 @@ def test_the_learner_scores_as_the_models_own_forward_does(name):
     assert slopes[0].keys() == slopes[1].keys()
     for name, slope in slopes[1].items():
         torch.testing.assert_close(slopes[0][name], slope, atol=1e-4 * max(1.0, float(slope.abs().max())), rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "name", [*IMAGES, "Gemma 3", "gpt-oss", "Qwen3.5", "Mamba 2", "Nemotron-H", "Granite 3", "GPT-2"]
+)
+def test_an_adapter_trains_the_text_part_and_is_exported_with_its_model(name, tmp_path):
+    pytest.importorskip("peft")
+    families.build(name, len(WORDS), WORDS.eos_token_id).save_pretrained(tmp_path / "model")
+    WORDS.save_pretrained(tmp_path / "model")
+    policy = HFPolicy.from_path(tmp_path / "model", torch.Generator().manual_seed(0), context_length=256)
+    adapt(policy.model, LoRAConfig(rank=2), policy.generator)
+    for weight_name, weight in policy.model.named_parameters():
+        assert weight.requires_grad == (".lora_" in weight_name)
+        if "lora_B" in weight_name:
+            torch.nn.init.normal_(weight, 0.0, 0.3, generator=policy.generator)
+            assert "vision" not in weight_name
+    ask(policy, [(slot, ids(20 + 7 * slot, slot)) for slot in range(3)])
+    batch = collate([segment(ids(40, 1)), segment(ids(30, 2))], 0)
+    scores, _ = TokenScorer(policy.model.train(), find_scoring(policy.model, 256))(batch, 1.0)
+    scores.sum().backward()
+    assert all(weight.grad.any() for weight in policy.model.parameters() if weight.requires_grad)
+    save_policy(policy, tmp_path / "out", dict(plain_weights(policy.model)))
+    again = HFPolicy.from_path(tmp_path / "out", torch.Generator(), context_length=256)
+    text = torch.tensor([ids(40, 3)])
+    torch.testing.assert_close(again.model(text).logits, policy.model.eval()(text).logits, atol=1e-3, rtol=1e-3)
+
+
+def test_what_stands_beside_the_text_part_is_frozen(tmp_path):
+    families.build(IMAGES[0], len(WORDS), WORDS.eos_token_id).save_pretrained(tmp_path)
+    WORDS.save_pretrained(tmp_path)
+    model = HFPolicy.from_path(tmp_path, torch.Generator()).model
+    for name, weight in model.named_parameters():
+        assert weight.requires_grad == ("vision" not in name and "projector" not in name), name
 
 
 @pytest.mark.parametrize("name", ["Gemma 3", "Qwen3.5", "Granite 3"])

@@ -57,7 +57,10 @@ REFUSED = {
     "no weights": (without("model.safetensors"), r"the folder has no weights \(model\.safetensors\)"),
     "pickled": (pickled, r"pickled files \(\.bin\) are not loaded: write them anew with transformers' save_pretrained"),
     "adapter": (adapter, "an adapter alone: merge it into its model"),
-    "no tokenizer": (without("tokenizer.json", "tokenizer_config.json"), r"the folder has no tokenizer \(tokenizer\.json\)"),
+    "no tokenizer": (
+        without("tokenizer.json", "tokenizer_config.json"),
+        r"the folder has no tokenizer \(tokenizer\.json\)",
+    ),
     "4 bits": (
         lambda folder: saved(folder, quantization_config={"quant_method": "gptq", "bits": 4}),
         r"quantized \(gptq\) and cannot be trained: name its original weights",
