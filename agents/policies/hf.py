@@ -398,14 +398,12 @@ class HFPolicy:
         try:
             with self._inference():
                 if road.means is not None:
-                    self._own = self._own or OwnCacheSampler(self.model, road.means, self._known)
+                    if self._own is None:
+                        self._own = OwnCacheSampler(self.model, road.means, self._known, self.context_length)
                     replies = self._own.generate(requests, limits, temperature, self.generator)
                 else:
-                    self._cache = (
-                        self._cache
-                        if self._cache is not None
-                        else SlotCache(self.model.config.get_text_config().num_hidden_layers, self.device)
-                    )
+                    if self._cache is None:
+                        self._cache = SlotCache(self.model.config.get_text_config().num_hidden_layers, self.device)
                     distinct = len({request.slot for request in requests}) == len(requests)
                     sample = generate_replies if distinct else generate_branches
                     decoder = Decoder(self.model, self._known, road.own_head)

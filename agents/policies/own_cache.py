@@ -195,10 +195,12 @@ class OwnCacheSampler:
         model: the model.
         means: what its cache can be used for.
         known: tokens that may be sampled are below it.
+        context_length: most tokens of a text.
     """
 
-    def __init__(self, model: PreTrainedModel, means: Means, known: int):
-        self.forward, self.means, self.known = OwnForward(model), means, known
+    def __init__(self, model: PreTrainedModel, means: Means, known: int, context_length: int):
+        self.forward, self.means = OwnForward(model), means
+        self.known, self.context_length = known, context_length
         self._rows: dict[int, Row] = {}
 
     def generate(
@@ -240,8 +242,8 @@ class OwnCacheSampler:
         return cut(requests, limits, sampled, logprobs)
 
     def _advance(self, batch: _Batch, new: list[int]) -> None:
-        """Reads one more token of every row; drops finished rows as soon as they are a fourth."""
-        if 4 * sum(batch.live) <= 3 * len(batch.live):
+        """Reads one more token of every row; drops finished rows as soon as they are a fourth, or one is full."""
+        if 4 * sum(batch.live) <= 3 * len(batch.live) or max(batch.known) >= self.context_length:
             kept = [place for place, live in enumerate(batch.live) if live]
             known = [batch.known[place] for place in kept]
             if kept and self.means.caches:

@@ -116,6 +116,15 @@ def test_replies_that_end_early_leave_the_others_alone(name):
     ask(policy, grown)
 
 
+def test_a_full_context_beside_longer_replies():
+    """GPT-Neo has no position behind its last one."""
+    model = families.build("GPT-Neo", len(WORDS), WORDS.eos_token_id)
+    model.transformer.wpe = torch.nn.Embedding.from_pretrained(model.transformer.wpe.weight[:64].detach())
+    policy = opened(model, 64)
+    requests = [Request(ids(40 if slot else 62, slot), slot, 99, NEVER) for slot in range(8)]
+    assert [len(answer.token_ids) for answer in policy.generate(requests, 1.0)] == [2, *[24] * 7]
+
+
 @pytest.mark.parametrize(("name", "limit"), LIMITED.items())
 def test_what_a_cache_cannot_do_is_said(name, limit):
     assert limit in str(family(name).road)
