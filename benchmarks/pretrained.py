@@ -7,10 +7,11 @@ The model is a folder in Hugging Face's format, such as SmolLM2-135M-Instruct; b
 Episodes are ALFWorld's, official ones where ``ALFWORLD_DATA`` names them, in groups of eight: many turns of commands,
 which a scripted agent gives, so that all sides play the same episodes and write the same tokens.
 
-**Sampling.** The rollout plays 1, 16 and 64 episodes side by side (``--episodes``) with the local policy, with
-``transformers.generate`` (a left-padded batch of whole prompts at every turn), with vLLM and with llama.cpp (weights of
-8 bits, made from ``MODEL.gguf`` beside the folder). Each side has a process of its own and the same number of threads;
-they play in turns, and the best of ``--rounds`` counts. Tokens of replies per second of wall-clock time are compared.
+**Sampling.** The rollout plays 1, 16 and 64 episodes side by side (``--episodes``) with the local policy, with the same
+on the general road (the model's own forward and cache), with ``transformers.generate`` (a left-padded batch of whole
+prompts at every turn), with vLLM and with llama.cpp (weights of 8 bits, made from ``MODEL.gguf`` beside the folder).
+Each side has a process of its own and the same number of threads; they play in turns, and the best of ``--rounds``
+counts. Tokens of replies per second of wall-clock time are compared.
 ``--thoughts`` puts so many tokens before each command.
 
 **Learning.** One update on episodes of the same kind, and TRL's ``GRPOTrainer`` on the same tokens, as in
@@ -38,7 +39,13 @@ from typing import Any
 from roleagent.options import user_path
 from roleagent.slow_notice import waiting
 
-SIDES = {"ours": "this project", "generate": "transformers.generate", "vllm": "vLLM", "llama_cpp": "llama.cpp, Q8_0"}
+SIDES = {
+    "ours": "this project",
+    "general": "its general road",
+    "generate": "transformers.generate",
+    "vllm": "vLLM",
+    "llama_cpp": "llama.cpp, Q8_0",
+}
 SMALL = {"episodes": [1, 16], "turns": 2, "thoughts": 0, "rounds": 1, "sequences": 8}
 FULL = {"episodes": [1, 16, 64], "turns": 8, "thoughts": 0, "rounds": 2, "sequences": 16}
 
@@ -81,7 +88,7 @@ class Side:
 
 def pythons(options: argparse.Namespace) -> dict[str, str]:
     """The sides that can sample here, each with the Python that runs it. What is left out is printed."""
-    found = {"ours": sys.executable, "generate": sys.executable}
+    found = dict.fromkeys(("ours", "general", "generate"), sys.executable)
     if options.vllm_python or importlib.util.find_spec("vllm"):
         found["vllm"] = str(options.vllm_python or sys.executable)
     else:

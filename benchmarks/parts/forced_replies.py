@@ -13,8 +13,9 @@ import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from roleagent.agents.builders import EnvSplit
-from roleagent.agents.policies import branches, sampling
+from roleagent.agents.policies import branches, own_cache, sampling
 from roleagent.agents.policies.hf import HFPolicy
+from roleagent.agents.policies.model_check import Road
 from roleagent.agents.rollout import Rollout
 from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.learners.sft.demonstrations import Demonstration, demonstrate
@@ -85,7 +86,9 @@ class Ours(Forced, HFPolicy):
                 step += 1
                 yield torch.arange(n)
 
-        def forced(logits: torch.Tensor, temperature: float, number: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def forced(
+            logits: torch.Tensor, temperature: float, number: torch.Tensor, known: int | None = None
+        ) -> tuple[torch.Tensor, torch.Tensor]:
             replies = [reply_to[id(asked[index])] for index in number.tolist()]
             _, logprobs = drawn(logits, temperature, torch.zeros(len(logits), dtype=torch.float64))
             tokens = [reply[step] if step < len(reply) else 0 for reply in replies]
@@ -97,11 +100,17 @@ class Ours(Forced, HFPolicy):
             return sample(table, *arguments)
 
         with ExitStack() as patches:
-            for module in (sampling, branches):
+            for module in (sampling, branches, own_cache):
                 patches.enter_context(patch.object(module, "draw", forced))
                 patches.enter_context(patch.object(module, "uniforms", numbers))
             patches.enter_context(patch.object(branches.Branches, "sample", of_branches))
             return super().generate(requests, temperature)
+
+
+class General(Ours):
+    """The local policy on the general road, which models take that cannot take the fast one."""
+
+    road = Road(own_cache.Means(), reason="asked for")
 
 
 class _Given(LogitsProcessor):

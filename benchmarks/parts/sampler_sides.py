@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from parts.forced_replies import GROUP, Forced, Generate, Ours, Replies, play, replies_of, scripted_episode
+from parts.forced_replies import GROUP, Forced, General, Generate, Ours, Replies, play, replies_of, scripted_episode
 from parts.learner_sides import score
 
 from roleagent.agents.builders import EnvSplit
@@ -243,9 +243,8 @@ def recorded(options: argparse.Namespace) -> list[dict[str, Any]]:
 def open_side(name: str, options: argparse.Namespace) -> Any:
     """The policy of a side."""
     generator = torch.Generator().manual_seed(options.seed)
-    if name in ("ours", "generate"):
-        kind = Ours if name == "ours" else Generate
-        return kind.from_path(options.model, generator, options.dtype, context(options))
+    if name in (own := {"ours": Ours, "general": General, "generate": Generate}):
+        return own[name].from_path(options.model, generator, options.dtype, context(options))
     policy = HFPolicy.from_path(options.model, generator, context_length=context(options))
     return (VLLM if name == "vllm" else LlamaCpp)(policy, options)
 
