@@ -131,7 +131,7 @@ def reinforce(start: Start) -> None:
         analysis = sampler.observe(scored)
 
         # Whatever else the method trains.
-        metrics |= run.method.after(Iteration(run, learner, actor, rollout, sampler, scored))
+        metrics |= run.method.after(Iteration(run, learner, actor, rollout, sampler, scored)) or {}
 
         # A simulator that is a model learns to write tasks of the right difficulty.
         metrics |= update_simulator(run, simulator, learner, actor)

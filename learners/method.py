@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from roleagent.config import Config, ConfigError
@@ -45,15 +46,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SampledTokens:
-    """The tokens of a micro-batch that have a gradient: what a loss is a function of. All tensors are ``(N,)``.
+    """The tokens of a micro-batch that are scored: what a loss is a function of. All tensors are ``(N,)``.
 
     Attributes:
         logprobs: log π of the policy that learns, at the sampling temperature, in nats, with gradient.
         old_logprobs: of the policy before the update.
         advantages: of each token's turn.
         weights: of each token in the mean over the batch (``loss.aggregation``): a loss is a *sum* of weighted tokens,
-            and micro-batches, minibatches and ranks are added up. 0 for tokens that were not sampled.
-        kinds: ACTION, PREDICTION, or TEXT (:mod:`roleagent.segment`).
+            and micro-batches, minibatches and ranks are added up. Tokens of weight 0 are not to be trained: their other
+            numbers mean nothing, and may be infinite, so select with ``torch.where`` before an ``exp``.
+        kinds: ACTION, PREDICTION, or TEXT, the world's (:mod:`roleagent.segment`).
         segments: the number of each token's segment within the micro-batch, ascending.
         entropies: of the distributions that the tokens were drawn from, in nats, without gradient.
         ref_logprobs: of the reference; None with ``loss.kl=0``.
@@ -132,6 +134,8 @@ class Method:
         modulates: whether predictions change advantages: they are then asked for where they do.
         critic: whether a value model turns ``advantages``, which are rewards, into advantages (PPO).
         reads_world: whether the loss takes the tokens of the world, too (:attr:`SampledTokens.world`).
+        own_loss: whether it has another loss than Eq. 9: then section ``loss`` has hardly an effect, and tokens of
+            advantage 0 may have a gradient. Known by itself; a loss that calls the one of Eq. 9 sets it to False.
         training: None: reinforcement (``train.py``); a method of another kind defines ``training(self, start)``.
         stage: the name of what follows the warm start, in the log.
         brings: its name in the last lines of a run.
@@ -150,12 +154,17 @@ class Method:
     modulates: ClassVar[bool] = False
     critic: ClassVar[bool] = False
     reads_world: ClassVar[bool] = False
+    own_loss: ClassVar[bool] = False
     training: Callable[[Start], None] | None = None
     stage: ClassVar[str] = "train"
     brings: ClassVar[str] = "reinforcement"
     imitates: ClassVar[bool] = False
     searches: ClassVar[bool] = False
     plays: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        if "own_loss" not in vars(cls):
+            cls.own_loss = cls.loss is not Method.loss
 
     def __init__(self, config: Config):
         self.config, self.options, self.estimator = config, config.options, Estimator.of(config)
@@ -205,7 +214,7 @@ class Method:
         return clipped_loss(tokens, self.config.loss)
 
     def after(self, iteration: Iteration) -> Mapping[str, float]:
-        """Whatever else learns after an update; every rank calls it. Returns metrics for the log."""
+        """Whatever else learns after an update; every rank calls it. Returns metrics for the log: numbers by name."""
         return {}
 
     def estimate(self, group: Group) -> Advantages:
@@ -215,23 +224,27 @@ class Method:
             ValueError: :meth:`advantages` returned something else than a finite number per turn.
         """
         found = self.advantages(group)
-        if not isinstance(found, Advantages):
-            self._check_values(found, group)
-            outcomes = [row[0] if row else 0.0 for row in found] if self.compares_outcomes else None
-            found = Advantages(found, outcome=outcomes)
+        if isinstance(found, Advantages):
+            found = replace(found, values=self._checked(found.values, group))
+        else:
+            found = Advantages(self._checked(found, group))
+            if self.compares_outcomes and all(len(set(row)) < 2 for row in found.values):
+                found = replace(found, outcome=[row[0] if row else 0.0 for row in found.values])
         return with_terms(found, group, self.estimator)
 
-    def _check_values(self, values: Any, group: Group) -> None:
+    def _checked(self, values: Any, group: Group) -> Values:
         try:
-            fits = [len(row) for row in values] == [len(trajectory.turns) for trajectory in group.trajectories]
-            fits = fits and all(math.isfinite(value) for row in values for value in row)
-        except TypeError:
-            fits = False
+            rows = [[float(value) for value in row] for row in values]
+            fits = [len(row) for row in rows] == [len(trajectory.turns) for trajectory in group.trajectories]
+            fits = fits and all(math.isfinite(value) for row in rows for value in row)
+        except (TypeError, ValueError):
+            rows, fits = [], False
         if not fits:
             raise ValueError(
                 f"the advantages of method={self.config.method} must be one list per trajectory, with one finite "
                 "number per turn"
             )
+        return rows
 
 
 def method_of(config: Config) -> Method:
@@ -240,6 +253,29 @@ def method_of(config: Config) -> Method:
 
 
 Loss = Callable[["SampledTokens"], "tuple[Tensor, dict[str, Tensor]]"]
+
+
+def checked_loss(found: Any, tokens: SampledTokens) -> tuple[Tensor, dict[str, Tensor]]:
+    """What a loss returned.
+
+    Raises:
+        ValueError: it is no pair of a scalar with gradient and a dictionary of scalars.
+    """
+    import torch
+
+    try:
+        loss, sums = found
+        fits = isinstance(loss, torch.Tensor) and loss.dim() == 0
+        fits = fits and (loss.requires_grad or not tokens.weights.any()) and isinstance(sums, dict)
+        fits = fits and all(isinstance(value, torch.Tensor) and value.dim() == 0 for value in sums.values())
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise ValueError(
+            "a loss must return a scalar tensor with a gradient, and a dictionary of scalar tensors "
+            "(docs/write_a_method.md)"
+        )
+    return loss, sums
 
 
 def loss_of(method: Method) -> Loss:
@@ -252,7 +288,12 @@ def loss_of(method: Method) -> Loss:
     if not options.function:
         return method.loss
     function = load_object(options.function)
-    if isinstance(function, type) or not callable(function):
+    try:
+        signature(function).bind(None, options)
+        fits = not isinstance(function, type)
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
         raise ConfigError(f"loss.function={options.function} is no function of (tokens, options)")
     return lambda tokens: function(tokens, options)
 

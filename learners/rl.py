@@ -145,6 +145,12 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorT
     if run.config.genenv:
         sampler = generated_sampler(run, split, sampler, simulator.simulator if simulator else None)
     sampler = run.method.sampler(run, split, sampler)
+    needed = ("sample", "observe", "choices", "metrics", "state_dict", "load_state_dict")
+    if missing := [name for name in needed if not callable(getattr(sampler, name, None))]:
+        raise ConfigError(
+            f"the sampler of method={run.config.method} has no {missing[0]}: it needs {', '.join(needed)} "
+            "(roleagent.types.Sampler)"
+        )
     if run.progress.sampler is not None:
         sampler.load_state_dict(run.progress.sampler)
     return RankSampler(run, sampler, policy)

@@ -17,7 +17,7 @@ from roleagent.learners.dealing import Minibatch, Outline, deal_segments
 from roleagent.learners.engine.engine import Columns, Engine, Learner, NotFinite
 from roleagent.learners.engine.logprobs import TokenScores
 from roleagent.learners.loss import MetricSums, mean_metrics, token_metrics, token_weights, world_weights
-from roleagent.learners.method import Loss, Method, SampledTokens, loss_of, method_of
+from roleagent.learners.method import Loss, Method, SampledTokens, checked_loss, loss_of, method_of
 from roleagent.learners.run.ranks import Ranks
 from roleagent.segment import ACTION, CONTEXT, PREDICTION, TEXT
 from roleagent.types import Segment
@@ -215,8 +215,9 @@ def policy_step(
             importance(tokens, old, options.importance_cap, options.importance_mode) if of_learner else None,
             known.get("world"),
         )
-        loss, metrics = loss_function(sampled)
-        metrics = token_metrics(sampled) | metrics
+        loss, metrics = checked_loss(loss_function(sampled), sampled)
+        own = token_metrics(sampled)
+        metrics = {**own, **metrics, "tokens": own["tokens"]}
         if fresh:
             mismatch.add((now - known["sampler"])[(weights != 0) & (tokens.token_kind != TEXT)])
         entropy = torch.where(weights != 0, tokens.entropies, 0.0).sum()
@@ -226,7 +227,7 @@ def policy_step(
             chosen = shares != 0
             surprise = torch.where(chosen, -now, 0.0).sum()
             metrics |= {"prediction_loss": surprise, "imitated_tokens": chosen.sum()}
-        sums.add({"loss": loss, "entropy": entropy, **metrics})
+        sums.add({**metrics, "loss": loss, "entropy": entropy})
         return loss
 
     norm = learner.update(segments, columns, objective, temperature, entropy=True)
@@ -331,9 +332,11 @@ def _weights(learner: Learner, batch: Batch, chosen: Sequence[int], trajectories
     )
 
 
-def _is_taught(learner: Learner, batch: Batch, number: int) -> bool:
-    """Whether the sampled tokens of a segment have a gradient: without a KL term those of advantage 0 have none."""
-    return bool(learner.config.loss.kl or batch.columns["advantages"][number].any())
+def _is_taught(learner: Learner, batch: Batch, number: int, method: Method) -> bool:
+    """Whether the sampled tokens of a segment have a gradient: those of advantage 0 have none in the clipped objective
+    without a KL term. Of another loss nothing is known."""
+    known = not (learner.config.loss.kl or learner.config.loss.function or method.own_loss)
+    return not known or bool(batch.columns["advantages"][number].any())
 
 
 def _is_trained(learner: Learner, batch: Batch, number: int, method: Method) -> bool:
@@ -343,7 +346,7 @@ def _is_trained(learner: Learner, batch: Batch, number: int, method: Method) -> 
     kinds = batch.segments[number].token_kind
     states = learner.config.loss.prediction_credit == "imitate" and (kinds == PREDICTION).any()
     world = method.reads_world and (kinds == TEXT).any()
-    return bool(_is_taught(learner, batch, number) or states or world)
+    return bool(_is_taught(learner, batch, number, method) or states or world)
 
 
 def _minibatch_step(
@@ -355,7 +358,7 @@ def _minibatch_step(
     for place in kept:
         # If it is kept for the states that it imitates, its sampled tokens enter no statistics.
         states = batch.segments[chosen[place]].token_kind == PREDICTION
-        taught = _is_taught(learner, batch, chosen[place])
+        taught = _is_taught(learner, batch, chosen[place], method)
         shares.append(weights[place] if taught else np.where(states, weights[place], 0.0))
     kept = [chosen[place] for place in kept]
     columns = {name: [rows[number] for number in kept] for name, rows in batch.columns.items()}

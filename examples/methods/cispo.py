@@ -3,7 +3,7 @@
 PPO's clip takes the gradient from tokens whose ratio has left the range, often those that change most. CISPO keeps
 every token's gradient and bounds its weight: −Σ w · sg(min(ρ, 1 + clip)) · A · log π.
 
-    python train.py --config configs/toy.yaml method=examples.methods.cispo:CISPO wia=off aiw=off
+    python train.py --config configs/toy.yaml method=examples.methods.cispo:CISPO
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class CISPO(Method):
 
     @dataclass(frozen=True)
     class Options:
-        clip: float = 4.0  # the weight counts up to 1 + clip; there is no lower bound, as published
+        clip: float = 4.0  # the weight counts up to 1 + clip; as published, there is no lower bound
 
-    settings = {"loss": {"kl": 0.0, "aggregation": "token"}}
+    settings = {"wia": False, "aiw": False, "loss": {"kl": 0.0, "aggregation": "token"}}
 
     def loss(self, tokens: SampledTokens) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         trained = tokens.weights != 0

@@ -3,7 +3,7 @@
 The world's tokens pass through the model anyway. Predicting them teaches how the world answers, from lost episodes,
 too: L = L_GRPO + λ · CE(observations), the cross-entropy as a mean over the tokens behind the first reply.
 
-    python train.py --config configs/toy.yaml method=examples.methods.echo:ECHO wia=off aiw=off
+    python train.py --config configs/toy.yaml method=examples.methods.echo:ECHO
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 
-from roleagent.config import ConfigError
 from roleagent.learners.method import Method, SampledTokens
 
 
@@ -23,13 +22,9 @@ class ECHO(Method):
     class Options:
         weight: float = 0.1  # λ
 
-    settings = {"loss": {"kl": 0.0}}
+    settings = {"wia": False, "aiw": False, "loss": {"kl": 0.0}}
     reads_world = True
-
-    def check(self) -> None:
-        super().check()
-        if self.config.prompt.style == "window":
-            raise ConfigError("ECHO trains what stands between two replies, and a window has one: set prompt.style")
+    own_loss = False  # that of Eq. 9, and a term
 
     def loss(self, tokens: SampledTokens) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         loss, metrics = super().loss(tokens)

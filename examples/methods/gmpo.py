@@ -3,7 +3,7 @@
 One token with a large ratio moves an arithmetic mean, and hardly a geometric one, so the clip can be wide:
 −Σ w · exp(mean over the segment of clip(log ρ)) · A. A segment is an episode (style transcript) or a turn (window).
 
-    python train.py --config configs/toy.yaml method=examples.methods.gmpo:GMPO wia=off aiw=off
+    python train.py --config configs/toy.yaml method=examples.methods.gmpo:GMPO
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class GMPO(Method):
     class Options:
         clip: float = 0.4  # |log ρ| of a token counts up to this where it goes with the advantage
 
-    settings = {"loss": {"kl": 0.0}}
+    settings = {"wia": False, "aiw": False, "loss": {"kl": 0.0}}
 
     def loss(self, tokens: SampledTokens) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         trained, clip = tokens.weights != 0, self.options.clip
-        log_ratio = torch.where(trained, tokens.logprobs - tokens.old_logprobs, 0.0)
+        log_ratio = torch.where(trained, tokens.logprobs - tokens.old_logprobs, 0.0).clamp(-20.0, 20.0)
         # A token of a good reply counts up to +clip, one of a bad reply down to −clip, as PPO's minimum has it.
         good = tokens.advantages > 0
         clipped = torch.where(good, log_ratio.clamp(max=clip), log_ratio.clamp(min=-clip))

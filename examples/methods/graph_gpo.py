@@ -6,7 +6,7 @@ turn is worth γ^d of the state that it leads to (0 where no success can be reac
 same state, and the trajectory's advantage is added as in Eq. 8. (Written after the paper's abstract: its
 normalization may differ.)
 
-    python train.py --config configs/toy.yaml method=examples.methods.graph_gpo:GraphGPO wia=off aiw=off
+    python train.py --config configs/toy.yaml method=examples.methods.graph_gpo:GraphGPO
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ GOAL = -2
 class GraphGPO(Method):
     """GiGPO with the value of a transition in place of the discounted return."""
 
+    settings = {"wia": False, "aiw": False}
     compares_states = True
 
     def advantages(self, group: Group) -> Advantages:

@@ -4,7 +4,7 @@ GiGPO compares all turns of the same state, whatever came before; but the policy
 for k = 0 … K, the groups of turns whose last k + 1 states are the same, and adds up their advantages with weights that
 grow with k: A^S = Σ_k (k + 1)^κ A_k / Σ_k (k + 1)^κ. The trajectory's advantage is added as in Eq. 8.
 
-    python train.py --config configs/toy.yaml method=examples.methods.hgpo:HGPO wia=off aiw=off
+    python train.py --config configs/toy.yaml method=examples.methods.hgpo:HGPO
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class HGPO(Method):
         history: int = 2  # K: earlier states of the narrowest groups
         sharpness: float = 1.0  # κ: how much more the narrow groups weigh
 
+    settings = {"wia": False, "aiw": False}
     compares_states = True
 
     def advantages(self, group: Group) -> Advantages:
@@ -48,16 +49,14 @@ class HGPO(Method):
 
 
 def with_history(states: States, length: int) -> States:
-    """Numbers of the states with the ``length`` states before them; -1 where the state is unknown.
+    """Numbers of the states with the ``length`` states before them; -1 where one of them is unknown.
 
     >>> with_history([[0, 1, 2], [3, 1, 2]], 1)
     [[0, 1, 2], [3, 4, 2]]
     """
     numbers: dict[tuple[int, ...], int] = {}
-    return [
-        [
-            -1 if state < 0 else numbers.setdefault(tuple(row[max(0, turn - length) : turn + 1]), len(numbers))
-            for turn, state in enumerate(row)
-        ]
-        for row in states
-    ]
+    found = []
+    for row in states:
+        pasts = [tuple(row[max(0, turn - length) : turn + 1]) for turn in range(len(row))]
+        found.append([-1 if min(past) < 0 else numbers.setdefault(past, len(numbers)) for past in pasts])
+    return found

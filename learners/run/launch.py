@@ -208,6 +208,11 @@ def check_learning(config: Config) -> None:
     method = method_of(config)
     method.check()
     loss_of(method)
+    if method.reads_world and not style_of(config.prompt.style).grows:
+        raise ConfigError(
+            f"method={config.method} trains on what stands between two replies of a prompt, and prompt.style="
+            f"{config.prompt.style} writes a new prompt for each: set prompt.style=transcript"
+        )
     _check_predictions(config)
     if config.rollout.ahead:
         _check_ahead(config)

@@ -193,16 +193,17 @@ class Watchdog:
 
 def open_watchdog(run: Run) -> Watchdog:
     """The watchdog of a run, with the logged iterations."""
-    return Watchdog(logged_iterations(run), signs_of(run.config))
+    return Watchdog(logged_iterations(run), signs_of(run.config, run.method))
 
 
-def signs_of(config: Config) -> dict[str, Sign]:
+def signs_of(config: Config, method: Method | None = None) -> dict[str, Sign]:
     """The signs of a collapse under a method and its rewards.
 
     Zero-variance groups are a sign only if the method compares the episodes of a group.
     """
-    method = method_class(config.method) if config.method in METHODS else Method  # a report imports no user's method
-    comparing = method.compares_outcomes or method.compares_states
+    # A report imports no user's method.
+    known = method or (method_class(config.method) if config.method in METHODS else Method)
+    comparing = known.compares_outcomes or known.compares_states
     signs = {name: sign for name, sign in SIGNS.items() if comparing or sign is not zero_variance}
     return signs | {"penalties": penalties(config.estimator.rewards)}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -33,8 +34,18 @@ def load_object(name: str) -> Any:
     try:
         with searched_first():
             return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
-        raise ConfigError(f"cannot load {name!r}: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever a user's module does while it is imported
+        raise ConfigError(f"cannot load {name!r}: {_line_of(error)}") from error
+
+
+def _line_of(error: BaseException) -> str:
+    """An error in a line, with the place in the module that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = next((one for one in reversed(frames) if not one.filename.startswith("<")), None)
+    own = place is not None and place.filename != __file__ and "importlib" not in place.filename
+    where = f" ({place.filename}:{place.lineno})" if own and place is not None else ""
+    kind = "" if isinstance(error, (ImportError, AttributeError, SyntaxError)) else f"{type(error).__name__}: "
+    return f"{kind}{' '.join(str(error).split())}{where}"
 
 
 def load_class(name: str, *methods: str) -> type:

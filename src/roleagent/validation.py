@@ -79,7 +79,8 @@ def validated(
     for key, value in tree.items():
         check_finite(value, f"{section}.{key}" if section else str(key))
     if not is_pydantic_dataclass(cls):
-        cls = dataclass(cls, frozen=True, config=_OWN)  # type: ignore[assignment]
+        frozen = cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        cls = dataclass(cls, frozen=frozen, config=_OWN)  # type: ignore[assignment]
     try:
         return TypeAdapter(cls).validate_python(tree)
     except ValidationError as error:

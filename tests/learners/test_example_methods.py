@@ -28,7 +28,7 @@ def test_it_trains_from_one_file(name, arguments, tmp_path):  # noqa: F811
     assert len(path.read_text().splitlines()) <= 120
     module = load(f"examples/methods/{name}")
     assert doctest.testmod(module).failed == 0
-    options = [f"method=examples.methods.{name}:{METHODS[name]}", "wia=off", "aiw=off", "optim.epochs=2"]
+    options = [f"method=examples.methods.{name}:{METHODS[name]}", "optim.epochs=2"]
     assert train.main([*arguments, *options, f"run_dir={tmp_path}/run"]) == 0
     first, *rest = metrics(tmp_path / "run", "train")
     assert first["grad_norm"] > 0 and all(abs(row["ratio"] - 1) < 0.5 for row in (first, *rest) if "ratio" in row)

@@ -2,7 +2,9 @@
 
 import shutil
 import sys
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from programs import ROOT, SMALL, cut_short, episodes_of, load, metrics, overrides, run_both
@@ -10,8 +12,11 @@ from programs import ROOT, SMALL, cut_short, episodes_of, load, metrics, overrid
 from roleagent.config import ConfigError
 from roleagent.config import load as load_config
 from roleagent.config.methods import METHODS, NO_REINFORCEMENT
+from roleagent.learners.advantages import Advantages
+from roleagent.learners.method import checked_loss, method_of
 from roleagent.learners.run.folder import read_config
 from roleagent.learners.run.launch import check_learning
+from roleagent.types import Completion, Group, Task, Trajectory, Turn
 
 TREE = SMALL | {
     "warmstart": {"episodes": 0},
@@ -52,6 +57,16 @@ class BestOf(Method):
 
 def loss(tokens, options):
     return -(tokens.weights * tokens.advantages * tokens.logprobs).sum(), {}
+
+
+class Unfinished(Method):
+    @dataclass
+    class Options:
+        worth: float
+
+
+class World(Method):
+    reads_world = True
 
 
 number = 3
@@ -127,6 +142,7 @@ def test_two_ranks_agree_on_what_replaces_their_dead_groups(arguments, tmp_path)
 def own(tmp_path, monkeypatch):
     """A user's module in the working directory."""
     (tmp_path / "own_methods.py").write_text(OWN)
+    (tmp_path / "broken_methods.py").write_text("1 / 0")
     monkeypatch.chdir(tmp_path)
     yield
     sys.modules.pop("own_methods", None)
@@ -153,8 +169,13 @@ def test_a_method_of_a_users_file_trains(arguments, own, tmp_path):
     [
         (["method=grop"], "or module:Class, not 'grop'; did you mean 'grpo'?"),
         (["method=no_such_module:Best"], "cannot load 'no_such_module:Best'"),
-        (["method=math:pi"], "method=math:pi has no class: derive a class from roleagent.learners.method.Method"),
-        (["method=fractions:Fraction"], "method=fractions:Fraction has no settings: derive a class from"),
+        (["method=math:pi"], "method=math:pi is no method: derive a class from roleagent.learners.method.Method"),
+        (["method=fractions:Fraction"], "method=fractions:Fraction is no method: derive a class from"),
+        (["method=[a]"], "method must be one of role_agent"),
+        (["method=own_methods:Unfinished"], "method=own_methods:Unfinished: the option worth needs a default"),
+        (["method=broken_methods:Any"], "cannot load 'broken_methods:Any': ZeroDivisionError: division by zero ("),
+        (["loss.function=json:dumps"], "loss.function=json:dumps is no function of (tokens, options)"),
+        (["method=own_methods:World", "prompt.style=window"], "set prompt.style=transcript"),
         (
             ["method=own_methods:BestOf", "options.wroth=1"],
             "unknown key 'options.wroth'; did you mean 'options.",
@@ -169,3 +190,40 @@ def test_a_wrong_method_is_one_line(overrides, words, own):
     with pytest.raises(ConfigError) as caught:
         check_learning(load_config(overrides=overrides))
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda tokens: 1.0,
+        lambda tokens: (1.0, {}),
+        lambda tokens: (tokens.logprobs, {}),
+        lambda tokens: (tokens.logprobs.sum().detach(), {}),
+        lambda tokens: (tokens.logprobs.sum(), {"mean": 1.0}),
+    ],
+)
+def test_a_loss_that_returns_something_else_is_refused(returned):
+    """A number, or a tensor without a gradient, would train nothing, and say nothing."""
+    values = torch.zeros(2, requires_grad=True)
+    tokens = SimpleNamespace(logprobs=values, weights=torch.ones(2))
+    assert checked_loss((values.sum(), {"sum": torch.ones(())}), tokens)
+    with pytest.raises(ValueError, match="a loss must return a scalar tensor with a gradient"):
+        checked_loss(returned(tokens), tokens)
+
+
+@pytest.mark.parametrize("rows", [[[1.0]], [[float("nan")] * 2], "no", None, [1.0, 2.0]])
+def test_advantages_of_another_shape_are_refused(rows, own):
+    method = method_of(load_config(overrides=["method=grpo"]))
+    group = two_turns()
+    for found in (rows, Advantages(rows)):
+        method.advantages = lambda _, found=found: found
+        with pytest.raises(ValueError, match="method=grpo must be one list per trajectory"):
+            method.estimate(group)
+    method.advantages = lambda _: np.array([[1, 2]])
+    assert method.estimate(group).values == [[1.0, 2.0]] and method.estimate(group).outcome is None
+
+
+def two_turns():
+    turn = Turn((0,), Completion((1,), (-0.5,), "stop"), "look", "text", "s", None, {"task": 0.0})
+    task = Task("RoleAgent/Toy-v0", "boil-egg-1")
+    return Group(task, (Trajectory(task, (turn, turn), True, False, "lost"),))

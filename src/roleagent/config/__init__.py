@@ -90,7 +90,7 @@ class Config:
     def folder(self) -> Path:
         """The run folder."""
         name = self.env.id.split("/")[-1].lower()
-        return Path(self.run_dir or f"runs/{self.method}-{name}-seed{self.seed}")
+        return Path(self.run_dir or f"runs/{self.method.replace(':', '.')}-{name}-seed{self.seed}")
 
     @property
     def simulator_is_model(self) -> bool:
@@ -276,7 +276,7 @@ def from_dict(tree: Mapping[str, Any], imports: bool = True) -> Config:
     section = tree.get("env")
     if isinstance(section, Mapping) and "id" in section and not {"train_split", "eval_split"} <= section.keys():
         tree["env"] = {**_splits(section["id"]), **section}
-    own = tree.pop("options", None) or {}
+    own = tree.pop("options", {})
     config = validated(Config, tree, WORDS)
     return dataclasses.replace(config, options=validated(method.Options, own, WORDS, "options") if method else own)
 

@@ -21,9 +21,9 @@ _BY_MODEL = "curriculum.reflection_tokens curriculum.selection_tokens curriculum
 _OF_STATES = "estimator.alpha estimator.similarity_threshold estimator.state_of_failure"
 _OF_RL = (
     "estimator.* critic.* loss.clip_* loss.kl loss.importance_* loss.aggregation loss.old_logprobs "
-    "loss.action_mask loss.prediction_credit loss.imitated_turns optim.lr optim.minibatches optim.minibatch_turns "
-    "optim.epochs rollout.num_groups rollout.group_size rollout.dynamic_sampling_rounds rollout.ahead "
-    "train.iterations train.shuffle"
+    "loss.action_mask loss.function loss.prediction_credit loss.imitated_turns optim.lr optim.minibatches "
+    "optim.minibatch_turns optim.epochs rollout.num_groups rollout.group_size rollout.dynamic_sampling_rounds "
+    "rollout.ahead train.iterations train.shuffle"
 )
 
 
@@ -64,6 +64,11 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
         "estimator.process_*",
         lambda c: any(c.estimator.rewards.get(name) for name in ("tool", "process")),
         "estimator.rewards gives the rewards tool and process no weight",
+    ),
+    (
+        "loss.clip_* loss.importance_level",
+        lambda c: not (c.loss.function or method_class(c.method).own_loss),
+        "another loss takes the place of the clipped one",
     ),
     ("optim.minibatches", lambda c: not c.optim.minibatch_turns, "optim.minibatch_turns takes its place"),
     ("curriculum.*", lambda c: c.aiw, "aiw=off has no curriculum"),

@@ -8,6 +8,8 @@ the options that it sets below a file and the command line, and ``Options``, the
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from pydantic.dataclasses import dataclass
@@ -33,8 +35,6 @@ METHODS = {
 
 NO_REINFORCEMENT = ("agent_r", "eto", "sft")
 
-_PARTS = ("settings", "Options", "check", "sampler", "advantages", "loss", "after")
-
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class NoOptions:
@@ -53,20 +53,26 @@ def method_class(name: Any) -> Any:
     >>> method_class("grpo").__name__
     'GRPO'
     """
-    if name in METHODS:
+    if isinstance(name, str) and name in METHODS:
         return load_object(METHODS[name])
     if not isinstance(name, str) or ":" not in name:
         near = difflib.get_close_matches(str(name)[:100], METHODS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"method must be one of {', '.join(METHODS)}, or module:Class, not {shown(name)}{hint}")
-    found = load_object(name)
-    missing = [part for part in _PARTS if not hasattr(found, part)] if isinstance(found, type) else ["class"]
-    if missing:
+    found, base = load_object(name), load_object("roleagent.learners.method:Method")
+    if not (isinstance(found, type) and issubclass(found, base)):
         raise ConfigError(
-            f"method={name} has no {missing[0]}: derive a class from roleagent.learners.method.Method "
-            "(docs/write_a_method.md)"
+            f"method={name} is no method: derive a class from roleagent.learners.method.Method (docs/write_a_method.md)"
         )
-    return found
+    own: Any = found
+    if not isinstance(own.settings, Mapping):
+        raise ConfigError(f"method={name}: settings must be a mapping of sections, not {shown(own.settings)}")
+    if not is_dataclass(own.Options):
+        raise ConfigError(f"method={name}: Options must be a dataclass")
+    for option in fields(own.Options):
+        if option.default is MISSING and option.default_factory is MISSING:
+            raise ConfigError(f"method={name}: the option {option.name} needs a default")
+    return own
 
 
 __all__ = ["METHODS", "NO_REINFORCEMENT", "NoOptions", "method_class"]

@@ -27,7 +27,6 @@ WORDS: Mapping[str, tuple[str, ...] | str] = {
     **dict.fromkeys(("mini_batch_size", "ppo_mini_batch_size", "num_mini_batches"), ("optim.minibatches",)),
     **dict.fromkeys(("gradient_accumulation_steps", "micro_batch_size", "ppo_micro_batch_size"), _MICRO),
     **dict.fromkeys(("ppo_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu", "max_tokens_per_gpu"), _MICRO),
-    "stage": ("method",),
     # Lengths.
     **dict.fromkeys(("max_completion_length", "max_new_tokens", "max_tokens", "response_length"), _LENGTH),
     "max_response_length": _LENGTH,
@@ -77,7 +76,8 @@ WORDS: Mapping[str, tuple[str, ...] | str] = {
     **dict.fromkeys(
         ("gradient_checkpointing", "enable_gradient_checkpointing"), ("deepspeed.activation_checkpointing",)
     ),
-    **dict.fromkeys(("stage", "zero", "fsdp"), ("deepspeed.zero_stage",)),
+    **dict.fromkeys(("zero", "fsdp"), ("deepspeed.zero_stage",)),
+    "stage": ("deepspeed.zero_stage", "method"),
     **dict.fromkeys(("param_offload", "offload_param", "optimizer_offload"), ("deepspeed.extra",)),
     # The run.
     **dict.fromkeys(("output_dir", "default_local_dir", "logging_dir", "save_dir", "out"), ("run_dir",)),
