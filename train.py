@@ -51,6 +51,7 @@ from roleagent.learners.rl import (
     open_rollout,
     open_sampler,
     sample_predictions,
+    sync_mismatch,
     sync_weights,
     update_policy,
 )
@@ -125,6 +126,7 @@ def reinforce(start: Start) -> None:
         metrics = update_policy(run, learner, batch) | {"staleness": episodes.staleness}
         episodes.wait()
         sync_weights(run, learner, actor)
+        metrics |= sync_mismatch(run, learner, actor, batch)
 
         # Analyze the failures: they choose the next tasks.
         scored = gather(run, rollout, groups, advantages, batch, replaced)

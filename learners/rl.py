@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from transformers import PreTrainedModel
 
 from roleagent.agents.builders import EnvSplit, open_analyst, open_rollout_policy
@@ -44,10 +45,13 @@ from roleagent.learners.rewards import Values, has_zero_variance, normalize_proc
 from roleagent.learners.run.iterations import RankSampler
 from roleagent.learners.run.run import LOST_START, Run
 from roleagent.learners.run.trajectory_log import ScoredGroup
-from roleagent.learners.update import prepared, update
+from roleagent.learners.update import Mismatch, prepared, update
+from roleagent.segment import ACTION, CONTEXT, Segment
 from roleagent.slow_notice import waiting
 from roleagent.timer import Timer
-from roleagent.types import Group, Sampler
+from roleagent.types import Group, Request, Sampler
+
+_PROBES = 8  # replies that show whether the sampler has the learner's weights
 
 
 def open_actor(run: Run, policy: HFPolicy) -> Policy:
@@ -329,6 +333,40 @@ def sync_weights(run: Run, learner: Learner, actor: Policy) -> None:
     """Gives the actor the learner's weights."""
     with run.timer("sync"):
         actor.sync(learner, learner.policy.version)
+
+
+def sync_mismatch(run: Run, learner: Learner, actor: Policy, batch: Batch) -> dict[str, float]:
+    """With ``rollout.ahead=1``, the difference of learner and actor right after the actor received the weights.
+
+    The episodes are older there, so their ``mismatch`` does not show whether weights arrive. Every rank must call it.
+
+    Returns:
+        ``sync_mismatch``: mean |learner - sampler| of the log-probabilities of a few sampled replies, in nats.
+    """
+    if not run.config.rollout.ahead:
+        return {}
+    options, probes = run.config.rollout, []
+    with run.timer("sync"):
+        starts = [(one.token_ids, np.flatnonzero(one.token_kind == ACTION)) for one in batch.segments]
+        asked = [
+            Request(tuple(ids[: places[0]].tolist()), slot, options.action_tokens, actor.end_ids)
+            for slot, (ids, places) in enumerate(one for one in starts if len(one[1]))
+        ][:_PROBES]
+        for request, reply in zip(asked, actor.generate(asked, options.temperature), strict=True):
+            prompt, sampled = len(request.prompt_ids), len(reply.token_ids)
+            probes.append(
+                Segment(
+                    [*request.prompt_ids, *reply.token_ids],
+                    [CONTEXT] * prompt + [ACTION] * sampled,
+                    [*[0.0] * prompt, *reply.logprobs],
+                    [0.0] * (prompt + sampled),
+                )
+            )
+        scores, difference = learner.score(probes, options.temperature), Mismatch(0.0)
+        for probe, row in zip(probes, scores, strict=True):
+            chosen = probe.token_kind == ACTION
+            difference.add(torch.as_tensor(row - probe.sampler_logprobs, dtype=torch.float32)[chosen])
+        return {"sync_mismatch": difference.over_ranks(run.ranks)["mismatch"]}
 
 
 def gather(

@@ -52,6 +52,10 @@ _GGUF = (
     "GGUF is a format of llama.cpp: name the folder of the model's original weights (safetensors), or convert the file "
     "with convert_gguf.py of docs/pretrained.md"
 )
+_ADAPTER = (
+    "the folder has an adapter without its model: a run has both as one in the folder policy beside it; for others, "
+    "save PeftModel.from_pretrained(model, adapter).merge_and_unload()"
+)
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")  # in the name of a weight
 _ALIGNMENT = 64  # bytes; of the memory that torch allocates
 
@@ -131,7 +135,7 @@ def _is_here(path: str | Path) -> bool:
         if any(name.endswith(".gguf") for name in os.listdir(path)):
             raise OSError(_GGUF)
         if os.path.exists(os.path.join(path, "adapter_config.json")):
-            raise OSError("the folder has an adapter alone: merge it into its model (peft's merge_and_unload)")
+            raise OSError(_ADAPTER)
         raise OSError("the folder has no config.json; a run's models are in its checkpoints/…/policy")
     if not any(name.endswith(".safetensors") for name in os.listdir(path)):
         raise OSError(

@@ -38,6 +38,9 @@ SUCCESS_SHARE, SUCCESS_LEAST = 0.33, 0.1  # of the best moving average, which mu
 _HOPELESS = 0.05  # success below which other episodes of the same task do not differ either
 SOLVED = 0.95  # success from which low entropy and zero-variance groups are no collapse
 _ZERO_VARIANCE_GROUPS = 0.95  # share of the groups
+_OTHER_WEIGHTS = 0.1  # nats between learner and sampler
+_GROWTH = 10  # the same, relative to what the first iteration had
+_ROUNDING = 3e-5  # nats; the least that counts for it: float32 has less
 _PENALTIES = 0.5  # of an episode, from which they may outweigh its task
 
 
@@ -115,9 +118,20 @@ def above(name: str, limit: float, text: str) -> Sign:
 
 
 def mismatch(history: Sequence[Row]) -> str | None:
-    """Learner and sampler should have the same weights, and do not. (With ``rollout.ahead=1`` they should not.)"""
-    text = "learner and sampler differ by {:.2g} nats per token: are they the same weights?"
-    return None if history[-1].get("staleness") else above("mismatch", 0.1, text)(history)
+    """Learner and sampler should have the same weights, and do not.
+
+    A low learning rate takes long to 0.1 nats, so a multiple of the first iteration's rounding counts, too. Episodes of
+    ``rollout.ahead=1`` are of other weights; ``sync_mismatch`` stands for them.
+    """
+    row = history[-1]
+    gap = row.get("sync_mismatch", 0.0 if row.get("staleness") else row.get("mismatch", 0.0))
+    rounding = next((one["mismatch"] for one in history if one.get("mismatch") and not one.get("staleness")), math.inf)
+    if gap < min(_OTHER_WEIGHTS, _GROWTH * max(rounding, _ROUNDING)):
+        return None
+    return (
+        f"learner and sampler differ by {gap:.2g} nats per token: the sampler does not have the learner's weights, or "
+        "computes otherwise"
+    )
 
 
 SIGNS: dict[str, Sign] = {

@@ -54,6 +54,8 @@ SMALL_GAIN = 0.05
 def mismatch(log: Log) -> Iterator[Finding]:
     """Learner and sampler have different weights, or the episodes are of old ones."""
     gap, stale = log.mean("mismatch"), log.mean("staleness")
+    if (synced := log.mean("sync_mismatch")) >= MISMATCH[0]:
+        gap, stale = synced, 0.0
     if gap < MISMATCH[1]:
         return
     grade = "problem" if gap >= MISMATCH[0] else "note"

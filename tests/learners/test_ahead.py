@@ -38,6 +38,14 @@ class Broken(Beside):
         return super().generate(requests, temperature)
 
 
+class Deaf(Beside):
+    """Weights never arrive."""
+
+    def sync(self, weights, version):
+        dict(weights.weights())
+        self.version = version
+
+
 @pytest.fixture
 def arguments(config, finished, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "tests"), str(ROOT / "tests" / "learners")]))
@@ -60,6 +68,7 @@ def test_every_batch_but_the_first_is_one_update_old(arguments):
     rows = metrics(folder, "train")
     assert rows[0]["staleness"] == 0 and len(rows) == 3
     assert all(row["staleness"] > 0 for row in rows[1:]) and len({row["staleness"] for row in rows[1:]}) == 1
+    assert all(row["sync_mismatch"] < 1e-5 for row in rows)
     assert rows[0]["mismatch"] < 1e-4 < rows[1]["mismatch"]  # what the correction works with
     tasks = played(folder, 3)
     shutil.rmtree(max((folder / "checkpoints").iterdir()))  # as if it had been killed in the third iteration
@@ -69,6 +78,16 @@ def test_every_batch_but_the_first_is_one_update_old(arguments):
     status, _, err = run("train", *given, "--resume", "train.iterations=4")
     assert status == 0, err
     assert metrics(folder, "train")[-1]["staleness"] == 0  # what was played ahead ended with the run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_sampler_that_never_receives_weights_is_named(arguments, ahead):
+    given, folder = arguments
+    options = [f"rollout.ahead={ahead}", "rollout.backend=test_ahead:Deaf", "train.iterations=5"]
+    status, out, err = run("train", *given, *options)
+    assert status == 0 and "the sampler does not have the learner's weights" in " ".join(out.split()), err
+    assert "mismatch" in metrics(folder, "train")[-1]["alarms"]
 
 
 @pytest.mark.slow

@@ -122,6 +122,22 @@ def test_what_looks_alike_is_no_collapse(row):
     assert events(Watchdog(), [CALM] * 10 + [{**CALM, **row}] * 10) == []
 
 
+@pytest.mark.parametrize(
+    ("first", "later", "named"),
+    [
+        ({"mismatch": 1e-6}, {"mismatch": 5e-4}, True),  # float32: a small step that did not arrive
+        ({"mismatch": 6e-3}, {"mismatch": 2e-2}, False),  # bfloat16
+        ({"mismatch": 6e-3}, {"mismatch": 7e-2}, True),
+        ({}, {"mismatch": 6e-3}, False),  # nothing was updated at first
+        ({"mismatch": 1e-6}, {"mismatch": 0.3, "staleness": 2.0, "sync_mismatch": 1e-6}, False),  # rollout.ahead=1
+        ({"mismatch": 1e-6}, {"mismatch": 5e-3, "staleness": 2.0, "sync_mismatch": 5e-3}, True),
+    ],
+)
+def test_a_sampler_without_the_weights_is_named_however_small_the_steps_are(first, later, named):
+    found = events(Watchdog(), [{**CALM, **first}] + [{**CALM, **later}] * 4)
+    assert [names for _, names, _ in found] == ([["mismatch"]] if named else [])
+
+
 @pytest.mark.parametrize("held_out, named", [(0.57, True), (0.58, False), (0.97, False), (1.0, False)])
 def test_a_gap_of_forty_points_is_named_by_the_iterations_of_the_evaluated_policy(held_out, named):
     """Training wins 97 %. Later iterations are of other policies: they are compared at the next evaluation."""

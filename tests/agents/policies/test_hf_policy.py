@@ -286,6 +286,10 @@ WRONG_FOLDERS = {
     ),
     "a longer vocabulary": (config_of(vocab_size=424), r"weight is \[360, 32\] and not \[424, 32\]"),
     "a shorter one": (config_of(vocab_size=350), r"weight is \[360, 32\] and not \[350, 32\]"),
+    "an adapter alone": (
+        lambda folder: (folder / "config.json").rename(folder / "adapter_config.json"),
+        "an adapter without its model.*folder policy",
+    ),
     "more layers": (config_of(num_hidden_layers=4), "the weights lack model.layers.2"),
     "fewer layers": (config_of(num_hidden_layers=1), r"have more layers \(model\.layers\.1"),
 }

@@ -10,18 +10,21 @@ import sys
 
 import pytest
 import torch
+import yaml
 from programs import HANGS, ROOT
 from tiny import qwen
-from together import BF16, CONTINUED, TRAININGS, batch, learner_of
+from together import BF16, CONTINUED, TRAININGS, batch, learner_of, update
 from transformers import AutoModelForCausalLM
 
-from roleagent.config import ConfigError, load
+from roleagent.config import ConfigError, load, to_dict
 from roleagent.config.settings import LoRAConfig
 from roleagent.learners.engine import engine
 from roleagent.learners.engine.engine import check_deepspeed, deepspeed_settings
 from roleagent.learners.engine.logprobs import TokenScorer, collate, enable_activation_checkpointing
 from roleagent.learners.engine.lora import Adapter, AdapterSwap, adapt, plain_weights
 from roleagent.learners.engine.optimizer import Muon, build_optimizer
+from roleagent.learners.run.checkpoints import Checkpoints
+from roleagent.learners.run.export import export
 
 FP32 = [name for name in TRAININGS if not name.startswith("bf16")]
 
@@ -171,6 +174,33 @@ def test_an_adapter_is_peft_s_and_its_sum_a_plain_model(tmp_path):
     assert {type(module).__name__ for module in plain.modules()} == {
         type(module).__name__ for module in qwen().model.modules()
     }
+
+
+def test_two_updates_of_an_adapter_reach_the_exported_model(tmp_path):
+    """The exported folder alone gives the logits of base and adapter, and they are not those of the base."""
+    from peft import PeftModel
+
+    qwen(seed=3).model.save_pretrained(tmp_path / "base")
+    learner, text = learner_of("optim.lr=1e-2", adapter=4), torch.tensor([batch(0)[0].token_ids])
+    for number in (0, 1):
+        update(learner, batch(number))
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text(yaml.safe_dump(to_dict(load(overrides=["lora.rank=4", "policy.path=base"]))))
+    state = {"stage": "train", "step": 2, "version": 2}
+    checkpoint = Checkpoints(run / "checkpoints").save(2, learner, state)
+    learner.close()
+    export(run, tmp_path / "exported")
+
+    def logits(model):
+        with torch.no_grad():
+            return model.eval()(text).logits
+
+    base, plain = (AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("base", "exported"))
+    before, after = logits(base), logits(plain)
+    added = logits(PeftModel.from_pretrained(base, str(checkpoint / "adapter")))
+    assert (after - before).abs().max() > 1e-2
+    torch.testing.assert_close(after, added, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("frozen", [False, True])

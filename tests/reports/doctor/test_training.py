@@ -94,6 +94,7 @@ def test_the_whole_run_is_judged_and_not_its_last_iteration(tmp_path):
     [
         ({"mismatch": 0.4}, "mismatch"),
         ({"mismatch": 0.4, "staleness": 2.0}, "stale weights"),
+        ({"mismatch": 0.4, "staleness": 2.0, "sync_mismatch": 0.4}, "mismatch"),
         ({"clip_fraction": 0.3}, "rate too high"),
         ({"format_errors": 900.0}, "format"),
         ({"zero_variance_groups": 8.0, "groups": 10.0, "replaced_groups": 0.0, "success": 0.5}, "zero variance"),
