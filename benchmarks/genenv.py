@@ -43,8 +43,7 @@ import roleagent  # noqa: F401 - registers the environments
 from roleagent.curricula.generated_sampler import GeneratedSampler
 from roleagent.curricula.samplers import UniformSampler
 from roleagent.curricula.simulators import BaseSimulator, TableSimulator
-from roleagent.experiments.figures import iterations_of
-from roleagent.experiments.runs import Run
+from roleagent.experiments.runs import Run, iterations_of
 from roleagent.tasks.grammar import Refused, TaskSpec, grammar_of
 from roleagent.types import Group
 

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from roleagent.config import ConfigError, to_dict
 from roleagent.experiments import figures, report
 from roleagent.experiments.figures import ArmRuns
 from roleagent.experiments.plan import Evaluation, Plan, find_plan, shipped
-from roleagent.experiments.runner import main
-from roleagent.experiments.runs import Run
+from roleagent.experiments.runner import Experiment, main
+from roleagent.experiments.runs import Run, costs_of
+from roleagent.tasks.split import wilson
 
 PLAN = {
     "title": "A tiny experiment",
@@ -113,6 +115,37 @@ def test_the_plan_is_shown_and_data_are_asked_for_before_anything_begins(written
     assert not (tmp_path / "out").exists()
 
 
+def test_the_first_iterations_of_a_run_give_an_estimate(written, tmp_path):
+    arms = {"GRPO": {}, "GiGPO": {"options": ["method=gigpo"]}}
+    plan = Plan.read(written(arms=arms, seeds=[0], start_minutes=None))
+    experiment = Experiment(plan, tmp_path, plan.jobs(), 1)
+    assert "no estimate yet" in experiment.estimate()
+    job = plan.jobs()[0]
+    run = Run(plan.folders([job], tmp_path)[job.arm][0], plan.config, [*plan.options_of(job), "train.iterations=4"])
+    run.folder.mkdir(parents=True)
+    (run.folder / "config.yaml").write_text(yaml.safe_dump(to_dict(run.config)))
+    row = json.dumps({"stage": "train", "step": 1, "seconds": 600.0})
+    (run.folder / "metrics.jsonl").write_text(f"{row}\n{row[:20]}")  # the second one is being written
+    # A quarter of 40 minutes is done; the other run and the start are taken to last 40 minutes, too.
+    assert experiment.estimate() == "about 1.8 hours with 1 at a time, by the runs so far"
+
+
+def test_a_report_reads_the_options_that_the_runs_had(written, tmp_path):
+    arms = {"GRPO": {"options": ["optim.lr=1e-3"]}, "GiGPO": {"options": ["method=gigpo"]}}
+    plan = Plan.read(written(arms=arms, seeds=[0]))
+    given = ["env.kwargs.max_steps=9", "optim.lr=1.0e-05", "train.iterations=7"]
+    earlier = Plan.read(written(arms=arms, seeds=[0]), given)
+    for job in earlier.jobs():
+        folder = earlier.folders([job], tmp_path)[job.arm][job.seed]
+        a_run(folder, [True] * 4, [0.5] * 4)
+        for evaluation in plan.evaluations:
+            evaluation.result(folder).write_text('{"errors": 0}')
+        config = Run(folder, earlier.config, earlier.options_of(job)).config
+        (folder / "config.yaml").write_text(yaml.safe_dump(to_dict(config)))
+    assert report.options_of_runs(plan, tmp_path) == given
+    assert report.options_of_runs(earlier, tmp_path) == []
+
+
 def test_runs_come_seed_by_seed(written):
     plan = Plan.read(written())
     names = ["GRPO, seed 0", "Role-Agent, seed 0", "H two, seed 0", "GRPO, seed 1", "Role-Agent, seed 1"]
@@ -207,6 +240,16 @@ def arms(tmp_path):
     return [ArmRuns(name, {seed: tmp_path / f"{name}{seed}" for seed in (0, 1)}) for name in "ab"]
 
 
+def test_latex_has_the_interval_over_tasks(tmp_path):
+    """Two seeds without success have no spread, and still an interval."""
+    for seed in (0, 1):
+        a_run(tmp_path / f"a{seed}", [False] * 4, [0.5] * 4)
+    arm = ArmRuns("a", {seed: tmp_path / f"a{seed}" for seed in (0, 1)})
+    table = report.success_latex(replace(Plan.read(find_plan("genenv_toy")), evaluations=(Evaluation(0.0),)), [arm])
+    low, high = wilson(0, 4)
+    assert f"a & 2 & $0.0$ & $[{100 * low:.1f}, {100 * high:.1f}]$ & $0.0$ & $[0.0, 0.0]$" in table
+
+
 def test_figures_by_hand(arms, tmp_path):
     greedy = Evaluation(0.0)
     found = figures.success(arms[0], greedy)
@@ -291,6 +334,10 @@ def test_an_experiment_from_its_plan_to_its_report(written, tmp_path, capfd):
     ]
     with (out / "success.csv").open() as stream:
         assert len(list(csv.DictReader(stream))) == 6  # two arms and their start, two evaluations
+    log = (out / "seed0" / "start-grpo.log").read_text()
+    assert "$ roleagent evaluate --temperature 1" in log and "success, with 95 % intervals" in log
+    assert len(costs_of(out / "seed0" / "start-grpo")) == 2  # training and one evaluation
+    assert "left: about" in shown
     assert r"Role-Agent & GRPO & success & 1 & 1 &" in (out / "differences.tex").read_text()
     before = [(out / "seed0" / f"start{name}" / "before.json").read_text() for name in ("", "-role-agent")]
     assert before[0] == before[1]

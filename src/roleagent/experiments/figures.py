@@ -21,6 +21,7 @@ from roleagent.config import ConfigError
 from roleagent.curricula.archive import curves
 from roleagent.curricula.library import FailureLibrary
 from roleagent.experiments.plan import SUCCESS, Evaluation, Plan
+from roleagent.experiments.runs import iterations_of
 from roleagent.reports.data.load_trajectories import TrajectoryReader
 from roleagent.tasks.split import is_of
 from roleagent.timer import PARTS
@@ -65,13 +66,6 @@ class Course(NamedTuple):
         pairs = zip(self.points, self.points[1:], strict=False)
         area = sum((later.steps - sooner.steps) * (sooner.success + later.success) / 2 for sooner, later in pairs)
         return area / self.points[-1].steps
-
-
-def iterations_of(folder: Path) -> list[dict[str, Any]]:
-    """The logged iterations of a run, in order; empty without a log."""
-    file = folder / "metrics.jsonl"
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    return [row for row in map(json.loads, lines) if row["stage"] == "train"]
 
 
 def course(folder: Path, success: Callable[[Mapping[str, Any]], float] = lambda found: found["success"]) -> Course:

@@ -257,9 +257,7 @@ class Plan:
 
     def start(self, job: Job, out: Path) -> Run:
         """The warm start of a run: a training run without iterations."""
-        own = self.arms[job.arm].options if self.arms[job.arm].own_start else ()
-        options = [*self.options, *own, f"seed={job.seed}", "train.iterations=0"]
-        return Run(self._start_folder(job, out), self.config, options, quiet=True)
+        return Run(self._start_folder(job, out), self.config, self._start_options(job), quiet=True)
 
     def run(self, job: Job, out: Path) -> Run:
         """The run itself, which begins with the weights of its warm start.
@@ -270,9 +268,19 @@ class Plan:
         start = self.start(job, out)
         if start.start() is None:
             raise ConfigError(f"its warm start ({job.start}) is not finished")
+        return start.control(folder_name(job.arm), *self._arm_options(job))
+
+    def options_of(self, job: Job) -> list[str]:
+        """All options of a run, ``key=value``; the last one of a key counts."""
+        return [*self._start_options(job), *self._arm_options(job)]
+
+    def _start_options(self, job: Job) -> list[str]:
+        own = self.arms[job.arm].options if self.arms[job.arm].own_start else ()
+        return [*self.options, *own, f"seed={job.seed}", "train.iterations=0"]
+
+    def _arm_options(self, job: Job) -> list[str]:
         iterations = load(self.config, self.options).train.iterations
-        options = [f"train.iterations={iterations}", *self.arms[job.arm].options]
-        return start.control(folder_name(job.arm), *options)
+        return [f"train.iterations={iterations}", *self.arms[job.arm].options]
 
     def folders(self, jobs: Sequence[Job], out: Path) -> dict[str, dict[int, Path]]:
         """The folders of runs and their warm starts, by arm and seed; warm starts first."""

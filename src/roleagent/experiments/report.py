@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from roleagent.agents.evaluation.statistics import Estimate
+from roleagent.config import to_dict
 from roleagent.experiments.figures import (
     ArmRuns,
     Difference,
@@ -27,11 +31,13 @@ from roleagent.experiments.figures import (
 )
 from roleagent.experiments.pictures import draw
 from roleagent.experiments.plan import SUCCESS, Evaluation, Plan
+from roleagent.experiments.runs import Run
+from roleagent.learners.run.folder import read_config
 from roleagent.options import ConfigError
 from roleagent.reports.tables import csv_text, latex_table, latex_text, markdown_row
 
 
-def write_report(plan: Plan, out: Path, name: str) -> dict[str, Any]:
+def write_report(plan: Plan, out: Path, name: str, given: Sequence[str] = ()) -> dict[str, Any]:
     """Writes the report of the finished runs into the experiment's folder; returns the main figures.
 
     The files are ``report.md``, ``success.csv``, ``differences.csv``, the same as ``.tex`` (booktabs), and
@@ -39,6 +45,7 @@ def write_report(plan: Plan, out: Path, name: str) -> dict[str, Any]:
 
     Args:
         name: of the plan on the command line.
+        given: the plan's options that are not in its file. Those that all runs have besides are read from the runs.
 
     Raises:
         ConfigError: no run is finished, or the environment has no such measure.
@@ -49,7 +56,9 @@ def write_report(plan: Plan, out: Path, name: str) -> dict[str, Any]:
     check_measure(plan.measure, arms[0].records(plan.evaluations[0]))
     gains = differences(plan, arms)
     pictures = draw(arms, gains, out / "pictures")
-    lines = _pages(plan, arms, gains, {what: path.relative_to(out) for what, path in pictures.items()}, name)
+    shown = {what: path.relative_to(out) for what, path in pictures.items()}
+    found = options_of_runs(plan, out)
+    lines = _pages(plan, arms, gains, shown, command_of(name, [*given, *found]), [*plan.options, *found])
     (out / "report.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     (out / "success.csv").write_text(csv_text(list(success_rows(plan, arms))), encoding="utf-8")
     (out / "differences.csv").write_text(csv_text([difference_row(one) for one in gains]), encoding="utf-8")
@@ -62,6 +71,52 @@ def write_report(plan: Plan, out: Path, name: str) -> dict[str, Any]:
         "success": {arm.name: round(success(arm, first)["all"].value, 4) for arm in arms},
         "seeds": {arm.name: sorted(arm.runs) for arm in arms},
     }
+
+
+def command_of(name: str, options: Sequence[str]) -> str:
+    """The command that trains the runs.
+
+    >>> command_of("my plan.yaml", ["optim.lr=0.1"])
+    "roleagent experiment 'my plan.yaml' --set optim.lr=0.1"
+    """
+    return shlex.join(["roleagent", "experiment", name, *(["--set", *options] if options else [])])
+
+
+def options_of_runs(plan: Plan, out: Path) -> list[str]:
+    """Options that the finished runs have and the plan does not, as ``key=value``: those of an earlier ``--set``.
+
+    An option that an arm sets itself may be missing in that arm.
+    """
+    jobs, found = plan.jobs(), []
+    folders = plan.folders(jobs, out)
+    for job in jobs:
+        folder = folders[job.arm][job.seed]
+        if plan.is_finished(folder) and (folder / "config.yaml").exists():
+            planned = _leaves(to_dict(Run(folder, plan.config, plan.options_of(job)).config))
+            own = _leaves(to_dict(read_config(folder)))
+            changed = {f"{name}={_yaml(value)}" for name, value in own.items() if value != planned.get(name)}
+            found.append((changed, {option.partition("=")[0] for option in plan.arms[job.arm].options}))
+    options = sorted(set().union(*(changed for changed, _ in found)))
+    return [
+        option
+        for option in options
+        if all(option in changed or option.partition("=")[0] in of_arm for changed, of_arm in found)
+    ]
+
+
+def _leaves(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """The values of a nested mapping, by their paths."""
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        nested = isinstance(value, Mapping) and value
+        found |= _leaves(value, f"{before}{name}.") if nested else {before + name: value}
+    return found
+
+
+def _yaml(value: Any) -> str:
+    """A value in one line, as an option has it."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=math.inf)
+    return text.removesuffix("...\n").strip()
 
 
 def success_rows(plan: Plan, arms: Sequence[ArmRuns]) -> Iterator[dict[str, Any]]:
@@ -89,17 +144,20 @@ def difference_row(one: Difference) -> dict[str, Any]:
 
 
 def success_latex(plan: Plan, arms: Sequence[ArmRuns]) -> str:
-    """The measure of every arm in every evaluation, in percent, with Student's interval over seeds."""
+    """Success of every arm in every evaluation, in percent, with Wilson's interval over tasks; and the measure's mean
+    over seeds with Student's interval."""
     rows = []
     for arm in arms:
         cells = []
         for evaluation in plan.evaluations:
             found = success(arm, evaluation)
             spread = found["over_seeds"] or Estimate(found["seeds"][0], math.nan, math.nan)
-            cells += _latex_interval(spread, signed=False)
+            cells += [*_latex_interval(found["all"], signed=False), *_latex_interval(spread, signed=False)]
         rows.append([latex_text(arm.name), str(len(arm.runs)), *cells])
-    titles = [f"temperature {evaluation.temperature:g}" for evaluation in plan.evaluations]
-    header = ["arm", "seeds", *(cell for title in titles for cell in (title, "95\\,\\%"))]
+    header = ["arm", "seeds"]
+    for evaluation in plan.evaluations:
+        title = f"success, temperature {evaluation.temperature:g}"
+        header += [title, "95\\,\\% over tasks", f"{latex_text(plan.measure)} by seed", "95\\,\\% over seeds"]
     return latex_table(header, rows)
 
 
@@ -123,20 +181,25 @@ def _latex_interval(found: Estimate, signed: bool) -> tuple[str, str]:
 
 
 def _pages(
-    plan: Plan, arms: Sequence[ArmRuns], gains: Sequence[Difference], pictures: dict[str, Path], name: str
+    plan: Plan,
+    arms: Sequence[ArmRuns],
+    gains: Sequence[Difference],
+    pictures: dict[str, Path],
+    command: str,
+    options: Sequence[str],
 ) -> Iterator[str]:
     task_split = task_split_of(arms[0], plan.evaluations[0])
     own = [arm for arm, given in plan.arms.items() if given.own_start]
     but = f", except {' and '.join(own)}, which have their own" if own else ""
     yield f"# {plan.title}\n"
-    yield f"```bash\nroleagent experiment {name}\n```\n"
+    yield f"```bash\n{command}\n```\n"
     tasks, split, env_id, digest = (task_split[key] for key in ("tasks", "split", "env_id", "digest"))
     yield (
         f"This command writes this page from the run folders. Split: {tasks} tasks of `{split}` of `{env_id}` (digest "
         f"{digest}). All arms of a seed start from the same warm start{but}. Intervals are 95 % intervals.\n"
     )
-    if plan.options:
-        yield f"Options of all runs, on top of `{plan.config}`: `{' '.join(plan.options)}`.\n"
+    if options:
+        yield f"Options of all runs, on top of `{plan.config}`: `{' '.join(options)}`.\n"
     if plan.note:
         yield plan.note.strip() + "\n"
     yield from _picture(pictures, "forest", "Differences of the compared arms with 95 % intervals over seeds")

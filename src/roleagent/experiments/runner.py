@@ -18,17 +18,25 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roleagent.commands import Parser, add_json, complain, natural, out_folder, print_result, whole
 from roleagent.experiments.plan import Job, Plan, find_plan, shipped
-from roleagent.experiments.runs import Run, minutes_of
+from roleagent.experiments.runs import Run, iterations_of, minutes_of
+from roleagent.learners.run.folder import read_config
 from roleagent.options import ConfigError
 from roleagent.program import TRAIN, require
+from roleagent.slow_notice import watched
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+_NOTICE = 30.0  # seconds between the lines of running runs in logs and pipes
 
 
 class Experiment:
@@ -44,6 +52,7 @@ class Experiment:
         self.starts = {job.start: job for job in jobs}
         self._folders = {arm: [*by_seed.values()] for arm, by_seed in plan.folders(jobs, out).items()}
         self._stopped = False
+        self._iterations: dict[Path, int] = {}  # of the configurations of begun runs
 
     def run(self) -> list[str]:
         """Trains and evaluates the remaining runs, warm starts first; returns one line per error."""
@@ -52,7 +61,9 @@ class Experiment:
 
         errors: list[str] = []
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=Console()) as progress, ThreadPoolExecutor(self.side_by_side) as pool:
+        progress = Progress(*columns, console=Console(highlight=False, markup=False))
+        current = Current(progress)
+        with progress, watched(current), ThreadPoolExecutor(self.side_by_side) as pool:
 
             def finish(name: str, open_run: Callable[[], Run], bar: Any) -> None:
                 if self._stopped:
@@ -60,15 +71,17 @@ class Experiment:
                 began = time.monotonic()
                 try:
                     run = open_run()
-                    run.finish()
-                    found = [
-                        f"{100 * one['success']:.1f} % at {one['temperature']:g}" for one in measure(run, self.plan)
-                    ]
+                    with current.running(name, run.log):
+                        run.finish()
+                        found = [
+                            f"{100 * one['success']:.1f} % at {one['temperature']:g}" for one in measure(run, self.plan)
+                        ]
                     line = f"{name}: {', '.join(found)} ({(time.monotonic() - began) / 60:.1f} min)"
                 except (ConfigError, OSError, ValueError) as error:
                     line = f"{name}: {error}"
                     errors.append(line)
                 progress.console.print(line, soft_wrap=True)
+                progress.console.print(f"left: {self.estimate()}", soft_wrap=True)
                 progress.advance(bar)
 
             def follow(job: Job, start: Future[None], bar: Any) -> None:
@@ -100,18 +113,85 @@ class Experiment:
         if not left:
             return "nothing is left to do"
         took = {
-            arm: [minutes for f in folders if self.plan.is_finished(f) and (minutes := minutes_of(f))]
-            for arm, folders in self._folders.items()
+            arm: [minutes for f in folders if (minutes := self._minutes(f))] for arm, folders in self._folders.items()
         }
         known = {arm: statistics.mean(minutes) for arm, minutes in took.items() if minutes}
         planned = {arm: minutes for arm in self.plan.reported if (minutes := self.plan.minutes_of(arm))}
         if not known and not planned:
-            return "no estimate yet: the plan names no minutes, and no run is finished"
+            return "no estimate yet: the plan names no minutes, and no run has an iteration yet"
         pace = statistics.mean([known[arm] / planned[arm] for arm in known if arm in planned] or [1.0])
         usual = statistics.mean(planned.values()) if planned else statistics.mean(known.values()) / pace
-        minutes = sum(count * known.get(arm, pace * planned.get(arm, usual)) for arm, count in left.items())
-        source = "the finished runs" if known else "the plan"
-        return f"about {minutes / 60 / self.side_by_side:.1f} hours with {self.side_by_side} at a time, by {source}"
+        each = {arm: known.get(arm, pace * planned.get(arm, usual)) for arm in left}
+        open_folders = [(arm, f) for arm in left for f in self._folders[arm] if not self.plan.is_finished(f)]
+        minutes = sum(each[arm] * (1 - self._share(folder)) for arm, folder in open_folders)
+        source = "the runs so far" if known else "the plan"
+        minutes /= self.side_by_side
+        time_left = f"{minutes:.0f} minutes" if minutes < 60 else f"{minutes / 60:.1f} hours"
+        return f"about {time_left} with {self.side_by_side} at a time, by {source}"
+
+    def _minutes(self, folder: Path) -> float:
+        """Of a run: what it took, or what it takes by the iterations so far; 0 if nothing is known of it."""
+        if self.plan.is_finished(folder):
+            return minutes_of(folder)
+        rows = iterations_of(folder)
+        seconds = sum(row["seconds"] for row in rows) / max(1, len(rows))
+        return seconds * self._planned_iterations(folder) / 60 if rows else 0.0
+
+    def _share(self, folder: Path) -> float:
+        """How much of an unfinished run is done."""
+        rows = iterations_of(folder)
+        return len(rows) / max(len(rows), self._planned_iterations(folder)) if rows else 0.0
+
+    def _planned_iterations(self, folder: Path) -> int:
+        if folder not in self._iterations:
+            self._iterations[folder] = read_config(folder).train.iterations
+        return self._iterations[folder]
+
+
+class Current:
+    """What the present runs say: on a terminal beside their bars, elsewhere in a line each, twice a minute.
+
+    Attributes:
+        since: when it spoke last, on the monotonic clock.
+    """
+
+    def __init__(self, progress: Progress):
+        self._progress, self._logs = progress, dict[str, tuple[Any, Path]]()
+        self.since = time.monotonic()
+
+    @contextmanager
+    def running(self, name: str, log: Path) -> Iterator[None]:
+        """While a run writes its log."""
+        row = self._progress.add_task(name, total=None)
+        self._logs[name] = row, log
+        try:
+            yield
+        finally:
+            del self._logs[name]
+            self._progress.remove_task(row)
+
+    def glance(self) -> None:
+        """As :class:`~roleagent.slow_notice.Speaker`."""
+        terminal = self._progress.console.is_terminal
+        if time.monotonic() - self.since < (1.0 if terminal else _NOTICE):
+            return
+        self.since = time.monotonic()
+        for name, (row, log) in list(self._logs.items()):
+            text = f"{name}: {newest_line(log)}"
+            if terminal:
+                self._progress.update(row, description=text[:100])
+            else:
+                self._progress.console.print(text, soft_wrap=True)
+
+
+def newest_line(log: Path) -> str:
+    """The last line of a run's log with a text; empty if there is none."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as stream:
+        stream.seek(max(0, log.stat().st_size - 4096))
+        lines = stream.read().decode(errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
@@ -127,9 +207,8 @@ def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
     for evaluation in plan.evaluations:
         records, result = evaluation.records(run.folder), evaluation.result(run.folder)
         if not evaluation.is_finished(run.folder):
-            command = [sys.executable, "-m", "roleagent", "evaluate", "--agent", str(run.folder), "--out", str(records)]
-            command += ["--temperature", f"{evaluation.temperature:g}", "--repeats", str(evaluation.repeats)]
-            status = run.carry_out(command)
+            options = ["--temperature", f"{evaluation.temperature:g}", "--repeats", str(evaluation.repeats)]
+            status = run.evaluate([*options, "--out", str(records)])
             if status:
                 raise ConfigError(f"evaluating {run.folder} ended with status {status} (see {run.log})")
         check_measure(plan.measure, EvalRecords.read(records).records)
@@ -179,7 +258,7 @@ def main(arguments: Sequence[str]) -> int:
             errors = experiment.run()
         from roleagent.experiments.report import write_report
 
-        result = write_report(plan, out, options.plan_name)
+        result = write_report(plan, out, options.plan_name, options.set)
         print(f"the report is {out / 'report.md'}", file=sys.stderr)
     except (ConfigError, OSError) as error:
         return complain(name, error)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import multiprocessing
 import os
+import resource
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +23,11 @@ import yaml
 from roleagent.config import Config, ConfigError, load, to_dict
 from roleagent.files import make_whole, write_whole
 from roleagent.learners.run.folder import AFTER_WARM_START, read_config
+from roleagent.program import tune_cpu
 
 KEPT = ("train.keep_checkpoints=1", "train.keep_warmstart=on")  # the controls begin where the warm start ended
+_LOADED = ("roleagent.agents.policies.hf", "roleagent.learners.run.checkpoints", "roleagent.programs.evaluate")
+_STARTS = threading.Lock()  # multiprocessing asks for the state of all processes when one starts or is joined
 MEMORY_UNIT = 2**20 if sys.platform == "darwin" else 2**10  # of ru_maxrss, per MiB
 
 
@@ -80,9 +87,27 @@ class Run:
                 except KeyboardInterrupt:  # the program got it too, and ends in its own time
                     continue
         process.returncode = os.waitstatus_to_exitcode(status)
-        cost = {"minutes": (time.monotonic() - started) / 60, "peak_mb": usage.ru_maxrss / MEMORY_UNIT}
-        write_whole(_costs_file(self.folder), json.dumps([*costs_of(self.folder), cost]))
+        _add_cost(_costs_file(self.folder), time.monotonic() - started, usage.ru_maxrss)
         return process.returncode
+
+    def evaluate(self, arguments: Sequence[str]) -> int:
+        """Runs ``roleagent evaluate`` in a process of its own, and records its cost; returns the exit status.
+
+        The process is forked from one that has loaded PyTorch: loading it takes longer than a small evaluation.
+        """
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(_LOADED))
+        arguments = [*arguments, "--agent", str(self.folder)]
+        log = self.log if self.quiet else None
+        process = context.Process(target=_evaluate, args=(arguments, log, _costs_file(self.folder), time.time()))
+        with _STARTS:
+            process.start()
+        wait([process.sentinel])
+        with _STARTS:
+            process.join()
+        assert process.exitcode is not None
+        return process.exitcode
 
     def start(self) -> Path | None:
         """The checkpoint after the warm start."""
@@ -137,10 +162,32 @@ def _plays_by(config: Config) -> tuple[Any, ...]:
     return config.seed, config.env, config.policy, config.prompt, config.rollout, predicts
 
 
+def _evaluate(arguments: Sequence[str], log: Path | None, costs: Path, began: float) -> None:
+    """The forked process; ``began`` by the clock of the system."""
+    from roleagent.programs.evaluate import main
+
+    with log.open("a") if log else contextlib.nullcontext() as stream:
+        if stream is not None:
+            os.dup2(stream.fileno(), 1)
+            os.dup2(stream.fileno(), 2)
+    sys.argv = ["roleagent evaluate"]  # the name in messages
+    print("$", sys.argv[0], *arguments, flush=True)
+    tune_cpu()
+    status = main(arguments)
+    _add_cost(costs, time.time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    sys.exit(status)
+
+
+def iterations_of(folder: Path) -> list[dict[str, Any]]:
+    """The logged iterations of a run, in order; empty without a log. A line that is being written is left out."""
+    file = folder / "metrics.jsonl"
+    lines = file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines() if file.exists() else []
+    return [row for row in map(json.loads, lines) if row["stage"] == "train"]
+
+
 def costs_of(folder: Path) -> list[dict[str, float]]:
     """``minutes`` and ``peak_mb`` of every process of a run."""
-    file = _costs_file(folder)
-    return json.loads(file.read_text()) if file.exists() else []
+    return _read_costs(_costs_file(folder))
 
 
 def minutes_of(folder: Path) -> float:
@@ -148,8 +195,18 @@ def minutes_of(folder: Path) -> float:
     return sum(cost["minutes"] for cost in costs_of(folder))
 
 
+def _read_costs(file: Path) -> list[dict[str, float]]:
+    return json.loads(file.read_text()) if file.exists() else []
+
+
+def _add_cost(file: Path, seconds: float, peak: float) -> None:
+    """Adds that of a process; ``peak`` as ``getrusage`` counts it."""
+    cost = {"minutes": seconds / 60, "peak_mb": peak / MEMORY_UNIT}
+    write_whole(file, json.dumps([*_read_costs(file), cost]))
+
+
 def _costs_file(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.costs.json")
 
 
-__all__ = ["Run", "costs_of", "minutes_of"]
+__all__ = ["Run", "costs_of", "iterations_of", "minutes_of"]
