@@ -23,7 +23,7 @@ from roleagent.curricula.simulators import BaseSimulator, StaticSimulator, Table
 from roleagent.env_card import Instructions, card_of, instructions_of, step_limit
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.registry import make_env
-from roleagent.envs.wrappers import PredictedState, ReplyReader, Tags, ToolTags, read_replies
+from roleagent.envs.wrappers import PredictedState, ReplyReader, StepTimeout, Tags, ToolTags, read_replies
 from roleagent.envs.wrappers.predicted_state import default_horizon
 from roleagent.imports import load_class
 from roleagent.tasks.grammar import TaskGrammar
@@ -48,7 +48,8 @@ def make_base(config: Config, split: str) -> gymnasium.Env:
         if ":" not in config.env.id and not card_of(config.env.id).task_grammar:
             raise ConfigError(f"genenv=on writes tasks, but the environment {config.env.id} has no task grammar")
         arguments["generated_tasks"] = True
-    return make_env(config.env.id, arguments, "env.kwargs.")
+    env = make_env(config.env.id, arguments, "env.kwargs.")
+    return StepTimeout(env, config.env.step_timeout) if config.env.step_timeout else env
 
 
 def make_wrapped(config: Config, split: str, horizon: int) -> gymnasium.Env:

@@ -2,6 +2,7 @@
 
 from roleagent.envs.wrappers.curriculum import FailureCurriculum
 from roleagent.envs.wrappers.predicted_state import PredictedState, default_horizon
+from roleagent.envs.wrappers.step_timeout import StepTimeout
 from roleagent.envs.wrappers.tags import Parsed, ReplyReader, TagReader, Tags, parse
 from roleagent.envs.wrappers.tool_tags import ToolReader, ToolTags, read_replies
 
@@ -10,6 +11,7 @@ __all__ = [
     "Parsed",
     "PredictedState",
     "ReplyReader",
+    "StepTimeout",
     "TagReader",
     "Tags",
     "ToolReader",

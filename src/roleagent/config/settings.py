@@ -56,6 +56,7 @@ class EnvConfig:
     eval_split: Text = "valid_unseen"  # the split that is measured on
     eval_tasks: Count = 0  # tasks of the evaluation split, of all types; 0: all of them
     kwargs: Mapping[str, Any] = field(default_factory=dict)  # for gymnasium.make, e.g. size: small
+    step_timeout: Amount = 0.0  # seconds of a reset or step, after which the environment counts as failed; 0: no limit
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)

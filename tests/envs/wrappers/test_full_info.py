@@ -1,6 +1,8 @@
 """Environments of other people: what their infos leave out is filled in, and what nobody can use is refused by name."""
 
 import json
+import threading
+import time
 
 import gymnasium
 import numpy as np
@@ -36,6 +38,15 @@ class Count(gymnasium.Env):
         won = not self.left
         reward = float(won) if self.reward is None else self.reward[won]
         return str(self.number) if self.shown is None else self.shown, reward, won, False, self.given
+
+
+class Hanging(Count):
+    """It never answers in the second task."""
+
+    def step(self, action):
+        if self.number == 4 and self.left == 2:
+            threading.Event().wait()
+        return super().step(action)
 
 
 class Counter:
@@ -128,8 +139,25 @@ def test_an_info_that_cannot_be_used_is_one_line_of_the_training(tmp_path, monke
     assert code == 2 and "Typed-v0 returned info['task_type'] of type int" in line
 
 
-def evaluated(env_id, agent):
-    return status(load("evaluate").main, ["--env", env_id, "--split", "train", "--agent", agent])
+def evaluated(env_id, agent, *options):
+    return status(load("evaluate").main, ["--env", env_id, "--split", "train", "--agent", agent, *options])
+
+
+@pytest.mark.filterwarnings("ignore:.*does not report won")
+def test_a_step_that_hangs_has_no_outcome_and_the_others_are_played(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    gymnasium.register("Hanging-v0", entry_point=Hanging, max_episode_steps=5)
+    began = time.monotonic()
+    try:
+        options = ["--batch", "1", "--set", "env.step_timeout=0.5"]
+        assert evaluated("Hanging-v0", f"{__name__}:Counter", *options) == 0
+    finally:
+        del gymnasium.registry["Hanging-v0"]
+    shown = capsys.readouterr()
+    result = json.loads(shown.out.splitlines()[-1])
+    assert (result["n"], result["errors"], result["success"]) == (1, 1, 1.0)
+    assert "step of Hanging-v0 took more than 0.5 seconds (env.step_timeout)" in shown.out + shown.err
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.filterwarnings("ignore:.*does not report won")
