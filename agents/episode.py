@@ -66,6 +66,7 @@ class Usage:
         estimated: answers whose tokens were not counted but estimated.
         cut: answers that ended at the token limit.
         shortened: answers to a conversation that the server cut without saying so.
+        dropped_thoughts: answers to a conversation from which the server's chat template dropped earlier thoughts.
         seconds: waited for answers; those of concurrent episodes overlap.
     """
 
@@ -75,22 +76,24 @@ class Usage:
     estimated: int = 0
     cut: int = 0
     shortened: int = 0
+    dropped_thoughts: int = 0
     seconds: float = 0.0
 
     def plus(self, answer: Answer, seconds: float) -> Usage:
         """With one more answer.
 
-        >>> Usage().plus(Answer("look", "stop", 20, 2, estimated=False), 0.5)
-        Usage(answers=1, prompt_tokens=20, completion_tokens=2, estimated=0, cut=0, shortened=0, seconds=0.5)
+        >>> Usage().plus(Answer("look", "stop", 20, 2, estimated=False), 0.5).prompt_tokens
+        20
         """
-        return Usage(
-            self.answers + 1,
-            self.prompt_tokens + answer.prompt_tokens,
-            self.completion_tokens + answer.completion_tokens,
-            self.estimated + answer.estimated,
-            self.cut + (answer.finish_reason == "length"),
-            self.shortened + answer.shortened,
-            self.seconds + seconds,
+        return replace(
+            self,
+            answers=self.answers + 1,
+            prompt_tokens=self.prompt_tokens + answer.prompt_tokens,
+            completion_tokens=self.completion_tokens + answer.completion_tokens,
+            estimated=self.estimated + answer.estimated,
+            cut=self.cut + (answer.finish_reason == "length"),
+            shortened=self.shortened + answer.shortened,
+            seconds=self.seconds + seconds,
         )
 
 

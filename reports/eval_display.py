@@ -81,6 +81,12 @@ def report(
                 f"{spent['shortened']} answers are to conversations that the server cut without saying so: the agent "
                 "did not see its whole episode. Give the server a longer context and play again"
             )
+        if spent["dropped_thoughts"]:
+            display.warn(
+                f"at least {spent['dropped_thoughts']} answers are to conversations from which the server's chat "
+                "template dropped earlier thoughts. Training with prompt.style=transcript kept them: serve a template "
+                "that keeps them, or evaluate the run itself (--run)"
+            )
         if spent["cut"] > 0.01 * spent["answers"]:
             display.warn(f"{spent['cut']} answers were cut off at the token limit; raise --max-tokens")
     if summary["errors"]:

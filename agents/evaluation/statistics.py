@@ -282,13 +282,14 @@ def spending(written: Sequence[Record], prices: tuple[float, float] | None = Non
 
     Returns:
         ``answers``, ``prompt_tokens``, ``completion_tokens``, ``estimated``, ``cut``, ``shortened``,
-        ``corrections``; where timed, ``seconds_per_answer`` and ``slow_seconds_per_answer`` (95 % of the episodes were
-        answered faster on average); with prices, ``cost``.
+        ``corrections``, ``dropped_thoughts``; where timed, ``seconds_per_answer`` and ``slow_seconds_per_answer``
+        (95 % of the episodes were answered faster on average); with prices, ``cost``.
     """
     asked = [record.usage for record in written if record.usage.get("answers")]
     if not asked:
         return None
-    names = ("answers", "prompt_tokens", "completion_tokens", "estimated", "cut", "shortened", "corrections")
+    counts = ("answers", "prompt_tokens", "completion_tokens", "estimated", "cut", "shortened")
+    names = (*counts, "corrections", "dropped_thoughts")
     total: dict[str, Any] = {name: int(sum(usage.get(name, 0) for usage in asked)) for name in names}
     timed = [usage for usage in asked if "seconds" in usage]
     if timed:

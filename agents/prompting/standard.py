@@ -6,9 +6,10 @@ The server gets the same text as a local policy, so that both can be compared. T
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from roleagent.agents.chat.types import Prompt
+from roleagent.agents.chat.types import Answer, Prompt
 from roleagent.agents.episode import Action, Episode, play_episode
 from roleagent.agents.prompt_templates import NO_TEMPLATES, PromptTemplates, read_templates
 from roleagent.agents.prompting.plain import SILENCE
@@ -64,9 +65,11 @@ class ChatAgent:
         style, think, history = style_of(self._prompt.style), self._prompt.think, self._prompt.history
         conversation: Conversation | None = None
         said: tuple[Any, ...] = ()  # the messages so far, the last ones, and their command
+        heard: Answer | None = None
+        thought = False  # in an earlier reply of the conversation
 
         async def decide(episode: Episode) -> Action:
-            nonlocal conversation, said
+            nonlocal conversation, said, heard, thought
             if conversation is None:
                 first = (episode.observation, episode.info)
                 conversation = style(
@@ -76,6 +79,9 @@ class ChatAgent:
                 conversation.advance(*said, episode.observation, episode.info)
             prompt: tuple[Any, ...] = conversation.action_prompt()
             answer = await episode.ask(Prompt(prompt, conversation.tools))
+            if heard is not None and thought and prompt[: len(said[0])] == said[0] and _is_missing(heard, answer):
+                episode.usage = replace(episode.usage, dropped_thoughts=episode.usage.dropped_thoughts + 1)
+            heard, thought = answer, thought or bool(answer.thoughts) or "<think>" in answer.text
             message: Any = {**answer.beside, "role": "assistant", "content": answer.text or SILENCE}
             reply: Any = answer.text
             if answer.tool_calls and conversation.tools:  # the server has read the calls
@@ -88,3 +94,13 @@ class ChatAgent:
             return Action(reply, command)
 
         await play_episode(episode, decide)
+
+
+def _is_missing(reply: Answer, answer: Answer) -> bool:
+    """Whether the server's template dropped a part of a reply from the conversation that the next answer is to.
+
+    The conversation has grown by the reply and an observation, so it has more tokens than both parts before. Where the
+    observation is longer than what was dropped, it cannot be seen.
+    """
+    counted = not (reply.estimated or answer.estimated or answer.shortened)
+    return counted and answer.prompt_tokens < reply.prompt_tokens + reply.completion_tokens

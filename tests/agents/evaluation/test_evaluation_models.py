@@ -110,6 +110,27 @@ def test_a_server_plays_by_the_standard_prompts_whatever_the_weather(here, capsy
         assert {name: again[name] for name in same} == {name: result[name] for name in same}
 
 
+@pytest.mark.parametrize(("keeps", "style"), [(True, "transcript"), (False, "transcript"), (False, "window")])
+def test_a_server_whose_template_drops_thoughts_is_named(capsys, keeps, style):
+    """As the templates of Qwen3 and DeepSeek-R1; a window has no thoughts that could be dropped."""
+
+    def reply(body, number):
+        *earlier, newest = body["messages"]
+        texts = [one["content"] if keeps else re.sub(r"<think>.*?</think>", "", one["content"]) for one in earlier]
+        prompt = sum(len(text) // 4 + 5 for text in (*texts, newest["content"]))
+        text = f"<think>{'I may have to open the fridge. ' * 20}</think><action>look</action>"
+        return message(text, usage=(prompt, len(text) // 4 + 1))
+
+    with serving(reply, key=KEY) as fake:
+        options = ("--base-url", fake.url, *TOY[:-1], 2, "--set", f"prompt.style={style}")
+        assert evaluate.main([str(option) for option in options]) == 0
+    shown = capsys.readouterr()
+    usage = json.loads(shown.out.splitlines()[-1])["usage"]
+    dropped = not keeps and style == "transcript"
+    assert (usage["dropped_thoughts"] > 0) == dropped
+    assert ("chat template dropped earlier thoughts" in " ".join(shown.out.split())) == dropped
+
+
 def test_what_stays_unanswered_is_tried_again_by_the_same_command(here, capsys, knowing):
     refused = "put a hot"  # of a goal; the instructions say "hot", too
 
