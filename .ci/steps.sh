@@ -29,6 +29,12 @@ step() {
     parts+=("$name $((SECONDS - begun)) s")
 }
 
+# check_result PROGRAM LOG: a benchmark must end with a RESULT line; prints what it could not measure here.
+check_result() {
+    grep -q '^RESULT {' "$2" || fail "$1 ended without a RESULT line"
+    grep '^RESULT {' "$2" | grep -oE '"[a-z0-9_]*": (null|"not run[^"]*")' || true
+}
+
 # readme NAME: the code block that follows the line <!-- ci: NAME --> of the README.
 readme() {
     local block

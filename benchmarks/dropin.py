@@ -182,13 +182,17 @@ def clickables(page: Any) -> list[str]:
     return names + [radio.get("value") for radio in page.select('input[type="radio"]')]
 
 
-def adapters(pythons: list[str]) -> int:
-    """How many adapters pass: each example in the first of the environments that has its package."""
-    passed = 0
+def adapters(pythons: list[str]) -> dict[str, Any]:
+    """How many adapters pass: each example in the first of the environments that has its package.
+
+    Returns:
+        ``adapters``, and ``adapters_left_out`` if packages are missing.
+    """
+    passed, missing = 0, []
     for name, (module, (program, *arguments), expected, protocol) in ADAPTERS.items():
         python = next((path for path in pythons if _has(path, module)), None)
         if python is None:
-            print(f"adapter {name}: its package is not installed")
+            missing.append(name)
             continue
         with tempfile.TemporaryDirectory() as folder, _served(python, protocol) as url:
             command = [python, str(EXAMPLES / program), *(url if word == "URL" else word for word in arguments)]
@@ -198,7 +202,8 @@ def adapters(pythons: list[str]) -> int:
         if not sound:
             print(done.stdout[-500:], done.stderr[-500:])
         passed += sound
-    return passed
+    left_out = f"not run: packages are not installed for {', '.join(missing)}"
+    return {"adapters": passed, **({"adapters_left_out": left_out} if missing else {})}
 
 
 def _has(python: str, module: str) -> bool:
@@ -239,9 +244,7 @@ def main() -> int:
     compared: dict[str, Any] = {}
     if not options.only_adapters:
         compared = alfworld(options.games, options.steps) | webshop(options.episodes)
-    print(
-        "RESULT", json.dumps(compared | {"adapters": adapters([sys.executable, *map(os.path.abspath, options.python)])})
-    )
+    print("RESULT", json.dumps(compared | adapters([sys.executable, *map(os.path.abspath, options.python)])))
     return 0
 
 

@@ -154,10 +154,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in known:
         table.add_row(STAGES[name], f"{seconds[name]:.2f}", f"{rates[name]:.0f}", f"{100 * shares[name]:.0f}")
     Console().print(table)
+    imitated = "imitation" in shares
     result = {
-        "update_peak_share": round(shares["imitation"], 3) if "imitation" in shares else None,
+        "update_peak_share": round(shares["imitation"], 3) if imitated else "not run: no imitation",
         "generation_peak_share": round(shares["generation"], 3),
-        "muon_share": round(seconds["muon"] / seconds["imitation"], 3) if "imitation" in shares else None,
+        "muon_share": round(seconds["muon"] / seconds["imitation"], 3) if imitated else "not run: no imitation",
         "iteration_seconds": round(seconds["iteration"] / seconds["iterations"], 2),
         "tokens_per_second": {name: round(rate) for name, rate in rates.items()},
         "peak_share": {name: round(share, 3) for name, share in shares.items()},

@@ -18,8 +18,8 @@ counts. Tokens of replies per second of wall-clock time are compared.
 ``learner.py``: tokens per second of processor time, and peak memory. TRL recomputes layers by default and accumulates
 gradients over batches of eight.
 
-A side whose package is not installed is left out; ``--vllm-python`` names the Python of another environment that has
-vLLM and this package.
+A side whose package is not installed is left out, and its figures say "not run"; ``--vllm-python`` names the Python of
+another environment that has vLLM and this package.
 """
 
 from __future__ import annotations
@@ -124,8 +124,12 @@ def sample(options: argparse.Namespace, folder: Path, environment: Mapping[str, 
     for side in sides:
         side.close()
 
-    def ratio(other: str, n: int) -> float | None:
-        return round(rates["ours"][n] / rates[other][n], 2) if n in rates.get(other, {}) else None
+    def ratio(other: str, n: int) -> float | str:
+        if other not in rates:
+            return f"not run: {SIDES[other]} is left out"
+        if n not in rates[other]:
+            return f"not run: --episodes without {n}"
+        return round(rates["ours"][n] / rates[other][n], 2)
 
     middle = 16 if 16 in options.episodes else max(options.episodes)
     return {
@@ -140,8 +144,7 @@ def sample(options: argparse.Namespace, folder: Path, environment: Mapping[str, 
 def learn(options: argparse.Namespace, folder: Path, environment: Mapping[str, str]) -> dict[str, Any]:
     """Compares an update with TRL's."""
     if importlib.util.find_spec("trl") is None:
-        print("TRL is left out: it is not installed (pip install trl)")
-        return {"learner_ratio": None, "memory_ratio": None}
+        return dict.fromkeys(_LEARNING, "not run: TRL is not installed (pip install trl)")
     (folder / "model").symlink_to(options.model)
     found = {}
     for name in ("episodes", "ours", "trl"):
@@ -155,9 +158,10 @@ def learn(options: argparse.Namespace, folder: Path, environment: Mapping[str, s
 
     lengths = [len(one["ids"]) for one in pickle.loads((folder / CASE).read_bytes())]
     speed, memory = compare(CASE, lengths, found["ours"][CASE], found["trl"][CASE])
-    return {"learner_ratio": speed, "memory_ratio": memory}
+    return dict(zip(_LEARNING, (speed, memory), strict=True))
 
 
+_LEARNING = ("learner_ratio", "memory_ratio")
 CASE = "skewed"
 """Of :mod:`parts.learner_sides`: episodes that end at different times, in groups with a common prompt."""
 
@@ -216,6 +220,8 @@ def main() -> None:
         result = sample(options, Path(name), environment)
         if options.sequences:
             result |= learn(options, Path(name), environment)
+        else:
+            result |= dict.fromkeys(_LEARNING, "not run: --sequences 0")
     print("RESULT", json.dumps({"threads": options.threads, "dtype": options.dtype, **result}))
 
 

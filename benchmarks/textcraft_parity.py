@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{len(recordings)} episodes, {steps} steps, {mismatches} mismatches; {rate:,.0f} steps/s")
     result = {"steps": steps, "mismatches": mismatches, "episodes": len(recordings), "steps_per_s": round(rate)}
     print("RESULT", json.dumps(result | {"recorded": "original" if options.traces else "oracle, generated recipes"}))
-    return 1 if mismatches else 0
+    return 1 if mismatches or not steps else 0
 
 
 if __name__ == "__main__":

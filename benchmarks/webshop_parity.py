@@ -99,7 +99,8 @@ def main() -> int:
         return 2
     print(f"{shop.catalogue.name}, {options.search}, nouns: {shop.nouns.name}; {time.perf_counter() - began:.1f} s")
     print("RESULT", json.dumps(result | {"noun_source": shop.nouns.name}))
-    return 1 if mismatches else 0
+    compared = [result[name] for name, given in (("steps", options.traces), ("rankings", options.rankings)) if given]
+    return 1 if mismatches or not all(compared) else 0
 
 
 if __name__ == "__main__":
