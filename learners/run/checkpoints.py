@@ -45,6 +45,7 @@ class Progress:
         stage: ``warmstart``, then ``train``, or ``sft``, ``revise`` or ``eto``, as the method says.
         step: what is done of the stage: updates of imitation, or iterations.
         seconds: wall-clock time spent on them.
+        imitation_seconds: of the warm start, once it is over.
         version: updates of the policy since the warm start.
         sampler: state of the curriculum; None before the first iteration.
         counters: what the run's mechanisms did so far.
@@ -56,6 +57,7 @@ class Progress:
     stage: Stage = "warmstart"
     step: int = 0
     seconds: float = 0.0
+    imitation_seconds: float = 0.0
     version: int = 0
     sampler: dict[str, Any] | None = None
     counters: dict[str, float] = field(default_factory=dict)

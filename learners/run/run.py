@@ -195,6 +195,8 @@ class Run:
     def enter(self, stage: Stage) -> None:
         """Starts a stage at its first step, unless the run is in it already."""
         if stage != self.progress.stage:
+            if self.progress.stage == "warmstart":
+                self.progress.imitation_seconds = self.seconds
             self.progress.stage, self.progress.step, self.progress.seconds = stage, 0, 0.0
             self._started = time.monotonic()
 

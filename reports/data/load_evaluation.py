@@ -54,6 +54,7 @@ def load_evaluation(path: Path, episodes: int) -> RunData:
         "state": "finished" if sum(record.sound for record in records) == attempts else "stopped",
         "steps": (0, 0),
         "seconds": 0.0,
+        "imitation_seconds": 0.0,
         "config": {name: value if isinstance(value, str) else json.dumps(value) for name, value in config.items()},
         "differing": list(config),
         "warmstart": nothing,

@@ -80,6 +80,8 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
         "state": _state(working, tree, trained, state, measured, bool(result), longer),
         "steps": _steps(tree, continued, revisions),
         "seconds": _seconds(trained, state),
+        "imitation_seconds": number(state.get("seconds" if state.get("stage") == "warmstart" else "imitation_seconds"))
+        or 0.0,
         "config": {name: _shown(value) for name, value in told.items()},
         "differing": _differing(config, told),
         "warmstart": curve(warmstart, names_in(warmstart)),

@@ -220,6 +220,7 @@ class RunData(TypedDict):
     state: str  # "warm start", "training", "measuring", "finished" or "stopped" (no process writes to the folder)
     steps: tuple[int, int]  # iterations done, iterations wanted
     seconds: float  # of all iterations
+    imitation_seconds: float  # of the warm start
     config: dict[str, str]  # dotted option: value as text
     differing: list[str]  # options that are not the defaults
     warmstart: Curve  # of metrics.jsonl, warm start

@@ -124,6 +124,8 @@ const CHARTS = [
         unit: "share of the loss's weight",
         ...SHARE,
         lines: of("world_loss_share"),
+        needed: (runs) =>
+          runs.some(({ training: { values } }) => values.calls_per_episode || values.world_loss_share?.some(Boolean)),
         hint: "Exactly 0 unless loss.action_mask is off.",
       },
     ],

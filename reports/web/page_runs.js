@@ -17,6 +17,8 @@ function tile(name, value, note) {
   );
 }
 
+const wallClock = (run) => run.seconds + run.imitation_seconds;
+
 function runPanel(run, place, several) {
   const { before, after, when } = firstAndLast(run);
   const gain = gainOf(run);
@@ -49,8 +51,13 @@ function runPanel(run, place, several) {
     ),
     tile(
       "Wall-clock",
-      run.seconds ? duration(run.seconds) : "–",
-      run.seconds && run.steps[0] ? `${duration(run.seconds / run.steps[0])} per iteration` : "",
+      wallClock(run) ? duration(wallClock(run)) : "–",
+      [
+        run.imitation_seconds && `imitation ${duration(run.imitation_seconds)}`,
+        run.seconds && run.steps[0] && `${duration(run.seconds / run.steps[0])} per iteration`,
+      ]
+        .filter(Boolean)
+        .join(", "),
     ),
     tile(
       "Alarms",
@@ -110,7 +117,7 @@ function groupPanel(series, place, several) {
       tile("Success before", share(before), before && interval(before.interval)),
       tile(`Success ${when}`, share(after), after && interval(after.interval)),
       tile("Gain", gain ? `${points(gain.gain)} points` : "–", gain && pointsInterval(gain.interval)),
-      tile("Wall-clock", duration(series.runs.reduce((sum, one) => sum + one.seconds, 0)), "of all runs"),
+      tile("Wall-clock", duration(series.runs.reduce((sum, one) => sum + wallClock(one), 0)), "of all runs"),
       tile("Alarms", alarms ? String(alarms) : "none", "of the watchdog"),
     ),
     el("p", { class: "muted" }, "Means of the runs, each with the lowest and the highest."),

@@ -176,6 +176,7 @@ def test_the_data_of_a_finished_run(finished):
     assert reported == pytest.approx({name: won[name] / count for name, count in all_of.items()})
     seconds = zip(*data["time"]["values"].values(), strict=True)
     assert sum(map(sum, seconds)) == pytest.approx(data["seconds"])
+    assert data["imitation_seconds"] > 0
     failures = sum(sum(column) for column in data["mode_failures"]["values"].values())
     assert failures == sum(not card["won"] for card in data["episodes"]) == data["counters"]["curriculum_failures"]
 

@@ -115,6 +115,7 @@ def run_data(name="first", after=0.75, goal="heat an egg", **config):
         "prediction_score": climb,
         "groups": level,
         "zero_variance_groups": level,
+        "world_loss_share": [0.0] * ITERATIONS,  # every run logs it
     }
     numbers["reward"] = climb  # no partial credit
     played = [(iteration, group, member) for iteration in (1, ITERATIONS) for group in (0, 1) for member in (0, 1)]
@@ -127,6 +128,7 @@ def run_data(name="first", after=0.75, goal="heat an egg", **config):
         "state": "finished",
         "steps": [ITERATIONS, ITERATIONS],
         "seconds": 64.0,
+        "imitation_seconds": 180.0,
         "config": {"seed": "0", "loss.kl": "0.0", **config},
         "differing": ["seed"],
         "warmstart": {"step": [10, 20], "values": {"loss": [2.0, 1.0]}},
@@ -297,8 +299,19 @@ def test_it_fits_and_is_accessible(reader, pages, width):
 def test_a_run_is_told_at_the_top(reader, pages):
     reader.open(pages["one"])
     [head] = reader.see("#runs")
-    for text in ("role_agent on RoleAgent/Toy-v0", "seed 0", "25.0", "75.0", "+50.0 points", "15.0 to 35.0", "64.0 s"):
+    for text in (
+        "role_agent on RoleAgent/Toy-v0",
+        "seed 0",
+        "25.0",
+        "75.0",
+        "+50.0 points",
+        "15.0 to 35.0",
+        "8.0 s per iteration",
+    ):
         assert text in head
+    assert "imitation 3 min" in head and "4 min" in head
+    assert "Is there a learning signal?" in reader.see(".group h3")
+    assert "Are tools used well?" not in reader.see(".group h3")  # nothing has tools here
     assert "entropy fell" in head and "iterations 3 to 5" in head and "No effect: aiw is on" in head
     rows = reader.see("#evaluations tbody tr")
     assert [row.split()[0] for row in rows] == ["all", "heat", "look"]
