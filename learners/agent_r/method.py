@@ -12,8 +12,9 @@ from roleagent.learners.method import Method, Start
 class AgentR(Method):
     """Agent-R: bad paths of search trees are cut at their first mistake and continued by good ones, and imitated."""
 
-    # Predictions would cost a second reply at every expansion of the search, and change nothing in it.
-    settings: ClassVar[Mapping[str, Any]] = {"revision": {"form": "note"}, "wia": False}
+    # Predictions would cost a second reply at every expansion of the search, and change nothing in it. The paper draws
+    # the searched tasks at random: with aiw=on half of them would be failed ones.
+    settings: ClassVar[Mapping[str, Any]] = {"revision": {"form": "note"}, "wia": False, "aiw": False}
     stage: ClassVar[str] = "revise"
     brings = "Agent-R"
     imitates = True
@@ -52,7 +53,7 @@ class AgentR(Method):
                 trees = iterate.search(run, searcher, batch)
                 iterate.make_examples(run, split, actor, batch, trees)
 
-            # Imitate good and spliced trajectories. Failures choose the next tasks.
+            # Imitate good and spliced trajectories. With aiw=on failures choose the next tasks.
             examples = iterate.collect(run, sampler, iteration)
             actor.offload()
             learner = learn_examples(run, policy, examples, replayed)
@@ -66,7 +67,7 @@ class AgentR(Method):
 class ETO(AgentR):
     """ETO (arXiv 2403.02502), a baseline: the good path of a tree is preferred to the bad one."""
 
-    settings: ClassVar[Mapping[str, Any]] = {"wia": False}
+    settings: ClassVar[Mapping[str, Any]] = {"wia": False, "aiw": False}
     stage: ClassVar[str] = "eto"
     brings = "ETO"
     imitates = False

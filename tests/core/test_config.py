@@ -231,7 +231,7 @@ def test_other_programs_words_name_options():
         (["wia=off", "prompt.horizon=3", "prompt.think=optional"], ["prompt.horizon"]),
         (["method=sft", "train.tokens=100", "optim.lr=1", "warmstart.lr=1"], ["optim.lr"]),
         (["simulator.beta=1", "search.num_children=2"], ["simulator.beta", "search.num_children"]),
-        (["method=agent_r", "search.num_children=2", "revision.beta=0.3", "curriculum.analyst=rule"], []),
+        (["method=agent_r", "search.num_children=2", "revision.beta=0.3", "aiw=on", "curriculum.analyst=rule"], []),
         (["policy.path=x", "policy.layers=3"], ["policy.layers"]),
     ],
 )

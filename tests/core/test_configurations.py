@@ -126,6 +126,26 @@ def test_the_published_settings_are_the_cited_recipes():
     assert {one.optim.schedule for one in loaded.values()} == {"constant"}
 
 
+PLANS = sorted((ROOT / "configs" / "experiments").glob("*.yaml"))
+
+
+def arms_of(path):
+    """The configurations of an experiment's arms, by name."""
+    plan = yaml.safe_load(path.read_text())
+    return {
+        name: config.load(ROOT / plan["config"], [*plan.get("options", []), *(arm or {}).get("options", [])])
+        for name, arm in plan["arms"].items()
+    }
+
+
+@pytest.mark.parametrize("path", [*PUBLISHED, *PLANS], ids=lambda path: path.stem)
+def test_agent_r_draws_the_tasks_that_it_searches_at_random(path):
+    """The curriculum was on, and half of the tasks came from failures; not so in the arms that it was compared with."""
+    loaded = arms_of(path) if path in PLANS else {path.stem: config.load(path)}
+    searching = [one for one in loaded.values() if one.method in ("agent_r", "eto")]
+    assert not any(one.aiw for one in (loaded.values() if searching else ()))
+
+
 MARK = re.compile(r"\s#\s(paper|recipe|ours)\b")
 
 

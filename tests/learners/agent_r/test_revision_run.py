@@ -36,6 +36,7 @@ AGENT_R = {
     "search": {"tasks": 4, "num_children": 4, "simulations": 3},
     # Drawn mistakes lie where the world forgives them more often, so that a few trees give spliced paths.
     "revision": {"iterations": 2, "epochs": [2, 1], "judge": "random", "splice": "searched"},
+    "aiw": True,  # so that failures choose the tasks of the second iteration
     "curriculum": {"analyst": "rule"},
 }
 
