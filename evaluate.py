@@ -10,7 +10,7 @@ examples:
   the same policy on official games, three times, sampling at temperature 1
       python evaluate.py --agent runs/role_agent-alfworld-v0-seed0 --split valid_seen --data-dir ~/alfworld \\
           --temperature 1 --repeats 3
-  a Hugging Face model, from a folder or the hub, with the published prompts
+  a Hugging Face model, from a folder or the hub, with the shipped prompts and the published settings
       python evaluate.py --agent Qwen/Qwen2.5-1.5B-Instruct --config configs/published/alfworld.yaml
   a model behind an OpenAI-compatible server (key in OPENAI_API_KEY), with prices per million tokens
       python evaluate.py --base-url http://127.0.0.1:8000/v1 --env RoleAgent/WebShop-v0 --split test --prices 0.5 1.5

@@ -5,7 +5,7 @@
 
 World-In-Agent rewards predictions that come true. That helps only if, among the actions of one state, those with the
 better prediction are the better ones. This program asks a pretrained model for several replies in the same states:
-thoughts and an action with the published prompts (style ``window``, ``think: required``), and after it a prediction of
+thoughts and an action with the shipped prompts (style ``window``, ``think: required``), and after it a prediction of
 the next observation. States are those of an expert whose commands are wrong in one case of five, in ALFWorld (official
 games where ``ALFWORLD_DATA`` names them) and in the toy kitchen.
 
@@ -82,7 +82,7 @@ class State(NamedTuple):
 
 
 def open_world(name: str, options: argparse.Namespace) -> EnvSplit:
-    """A world with the published prompts and a prediction of the next observation."""
+    """A world with the shipped prompts and a prediction of the next observation."""
     file, settings = WORLDS[name]
     limits = [
         f"rollout.action_tokens={options.action_tokens}",

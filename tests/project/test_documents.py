@@ -51,6 +51,16 @@ def test_every_option_that_is_named_exists(page):
     assert {path for path in named if not is_option(path) and not others.fullmatch(path)} == set()
 
 
+PROGRAMS = [*ROOT.glob("*.py"), *(path for room in ("agents", "src") for path in (ROOT / room).rglob("*.py"))]
+
+
+def test_no_text_calls_our_prompts_published():
+    """They are our own words: what a model does with them is no finding about a paper's prompts."""
+    wrong = re.compile(r"published\s+(?:#\s*)?prompts|prompts\s+of\s+the\s+papers?\b")
+    pages = (*PAGES, *PLANS, *PYTHON, *PROGRAMS)
+    assert [relative(page) for page in pages if wrong.search(page.read_text("utf-8"))] == []
+
+
 def without_code(page):
     return re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
 
