@@ -83,6 +83,7 @@ def generated_sampler(
         variations=options.variations,
         variation_share=0.0 if never_learns else VARIATION_SHARE,
         window=options.window,
+        credit=options.credit,
         shuffle_rewards=run.config.train.shuffle == "success_rates",
     )
 

@@ -206,7 +206,7 @@ def test_a_difference_without_a_source_is_found(tmp_path):
                 "prompt.predictions": "followup",
             },
         ),
-        (("genenv_alfworld",), {"simulator.window": 0}),
+        (("genenv_alfworld",), {"simulator.window": 0, "simulator.credit": "batch"}),
         (
             ("agent_r_scienceworld", "agent_r_textcraft", "agent_r_webshop"),
             {"revision.splice": "published", "revision.replay": 0.0, "env.kwargs.max_steps": 100},

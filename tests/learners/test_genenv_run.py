@@ -14,9 +14,15 @@ from fake_openai import serving
 from programs import TOY_RUN, cut_short, load, run_both
 from safetensors.torch import load_file
 
+from roleagent.agents.builders import EnvSplit
 from roleagent.agents.chat.endpoint import KEYS
 from roleagent.agents.task_simulator import write_tasks
 from roleagent.cli import main as roleagent
+from roleagent.config import from_dict
+from roleagent.curricula.samplers import UniformSampler
+from roleagent.learners.genenv import generated_sampler
+from roleagent.learners.run.display import Display
+from roleagent.learners.run.launch import open_run
 from roleagent.tasks.grammar import grammar_of
 
 differences = load("benchmarks/parts/run_differences").differences
@@ -101,6 +107,15 @@ def test_a_run_writes_plays_and_replays_tasks_and_learns_from_them(kind, whole):
     if kind != "table":  # of neither the 200 proposals behind a warm start nor the probe's
         for row in rows:
             assert 0 < row["genenv_tokens"] <= MOST_TOKENS * (row["genenv_proposed"] - row["genenv_variations"])
+
+
+def test_credit_is_that_of_the_configuration(tmp_path):
+    """Eq. 2 is over a batch, and no option led there."""
+    loaded = from_dict({**GENENV, "run_dir": str(tmp_path / "run"), "simulator": {"kind": "table", "credit": "batch"}})
+    split = EnvSplit.open(loaded, "train")
+    with open_run(loaded, split, Display("", quiet=True), False) as run:
+        sampler = generated_sampler(run, split, UniformSampler(split.task_split, np.random.default_rng(0)))
+    assert sampler.credit == "batch"
 
 
 @pytest.mark.slow

@@ -78,7 +78,10 @@ class SimulatorConfig:
     weights: Literal["own", "shared"] = "own"  # of kind model: its own, without adapters, or the agent's
     alpha: Annotated[Number, Field(gt=0, lt=1)] = 0.5  # success rate of the agent to aim at
     beta: Amount = 8.0  # sharpness of the reward exp(-beta (rate - alpha)^2) (Eq. 3)
-    k_min: Share = 0.1  # half-width of the band of rates that train the simulator; at least 1 / group_size
+    credit: Literal["task", "batch"] = "task"  # whose success rate is compared with alpha: the task's own, or, as
+    # published, that of all tasks written for one situation, which trivial and hopeless ones together also bring to 1/2
+    k_min: Share = 0.1  # half-width of the band of rates that train the simulator; at least 1 / attempts, which are
+    # group_size, with credit=batch times variations
     rwr_lambda: Amount = 1.0  # lambda: a record weighs exp(lambda * reward)
     window: Count = 4  # iterations whose records train the simulator; 0: all
     shares: tuple[Share, Share] = (0.5, 0.25)  # of a batch: new tasks, and ones that were accepted before and not
