@@ -26,6 +26,7 @@ from roleagent.envs.registry import make_env
 from roleagent.envs.wrappers import PredictedState, ReplyReader, StepTimeout, Tags, ToolTags, read_replies
 from roleagent.envs.wrappers.predicted_state import default_horizon
 from roleagent.imports import load_class
+from roleagent.similarity import similarity_of
 from roleagent.tasks.grammar import TaskGrammar
 from roleagent.tasks.simulator import Simulator
 from roleagent.tasks.split import TaskSplit, data_of, first_tasks
@@ -59,7 +60,9 @@ def make_wrapped(config: Config, split: str, horizon: int) -> gymnasium.Env:
 
 def wrap(env: gymnasium.Env, config: Config, horizon: int) -> gymnasium.Env:
     """A base environment with the wrappers of :func:`make_wrapped`."""
-    return _read_replies(PredictedState(env, horizon) if horizon else env, config, horizon)
+    if horizon:
+        env = PredictedState(env, horizon, similarity_of(config.estimator.similarity))
+    return _read_replies(env, config, horizon)
 
 
 def _read_replies(env: gymnasium.Env, config: Config, horizon: int) -> Tags | ToolTags:

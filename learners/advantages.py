@@ -24,7 +24,7 @@ from roleagent.learners.rewards import (
     process_rewards,
     returns,
 )
-from roleagent.similarity import group_states
+from roleagent.similarity import Similarity, group_states, similarity_of
 from roleagent.types import Group, Trajectory, Turn, is_flat
 
 States = list[list[int]]
@@ -49,6 +49,11 @@ class Estimator:
         inline = config.wia and config.prompt.predictions == "inline"
         limit = config.rollout.action_tokens + (config.rollout.prediction_tokens if inline else 0)
         return cls(config.estimator, limit)
+
+    @cached_property
+    def similarity(self) -> Similarity:
+        """How alike two states are."""
+        return similarity_of(self.options.similarity)
 
     @cached_property
     def rewards(self) -> Rewards:
@@ -196,7 +201,7 @@ def compared_turns(group: Group, estimator: Estimator) -> list[list[int]]:
 def states_of(group: Group, estimator: Estimator) -> States:
     """The state of every turn, numbered over all rollouts of the task (Eq. 7)."""
     states = tuple(state_of(turn, estimator) for trajectory in group.trajectories for turn in trajectory.turns)
-    labels = iter(group_states(states, estimator.options.similarity_threshold or None))
+    labels = iter(group_states(states, estimator.options.similarity_threshold or None, estimator.similarity))
     return [[next(labels) for _ in trajectory.turns] for trajectory in group.trajectories]
 
 

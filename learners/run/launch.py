@@ -35,6 +35,7 @@ from roleagent.learners.run.ranks import Ranks
 from roleagent.learners.run.run import Run
 from roleagent.learners.run.trackers import check_trackers
 from roleagent.learners.sft.demonstrations import sized
+from roleagent.similarity import similarity_of
 from roleagent.slow_notice import waiting
 from roleagent.tasks.grammar import grammar_of
 from roleagent.tasks.split import few_tasks
@@ -205,6 +206,7 @@ def check_learning(config: Config) -> None:
     """
     style_of(config.prompt.style)
     read_templates(config.prompt.templates)
+    similarity_of(config.estimator.similarity)
     method = method_of(config)
     method.check()
     loss_of(method)

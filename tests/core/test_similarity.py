@@ -1,13 +1,18 @@
 """LMS against its definition, and groups against comparing all pairs."""
 
 import random
+from difflib import SequenceMatcher
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roleagent import similarity
-from roleagent.similarity import group_states, lms, lms_tokens
+from roleagent.agents.builders import make_wrapped
+from roleagent.config import ConfigError, load
+from roleagent.learners.advantages import Estimator, states_of
+from roleagent.similarity import difflib_ratio, group_states, lms, lms_tokens, similarity_of
+from roleagent.types import Completion, Group, Task, Trajectory, Turn
 
 TEXTS = st.text(alphabet="ab 1☀", max_size=12)
 STATES = st.lists(st.one_of(st.none(), TEXTS), max_size=25)
@@ -25,12 +30,12 @@ def lcs(a, b):
     return row[-1]
 
 
-def naive_groups(states, threshold):
+def naive_groups(states, threshold, similarity=lms):
     """Connected components by comparing everything with everything."""
     labels = list(range(len(states)))
     for i, a in enumerate(states):
         for j, b in enumerate(states[:i]):
-            if a is not None and b is not None and lms(a, b) >= threshold:
+            if a is not None and b is not None and similarity(a, b) >= threshold:
                 labels = [labels[j] if label == labels[i] else label for label in labels]
     return labels
 
@@ -47,6 +52,41 @@ def partition(labels, keep=lambda index: True):
 def test_lms_is_its_definition(a, b):
     expected = 2 * lcs(a, b) / (len(a) + len(b)) if a or b else 1.0
     assert lms(a, b) == pytest.approx(expected) and lms(a, b) == lms(b, a)
+
+
+@given(TEXTS, TEXTS)
+def test_difflib_is_what_gigpo_compares_by(a, b):
+    assert difflib_ratio(a, b) == SequenceMatcher(None, a, b).ratio() <= lms(a, b) + 1e-9
+
+
+@given(st.lists(TEXTS, max_size=12), st.sampled_from([0.5, 0.8, 0.9]))
+def test_groups_by_any_similarity_are_its_connected_components(states, threshold):
+    """difflib looks at the pairs that lms finds alone; a user's function at all."""
+    for function in (difflib_ratio, lambda a, b: difflib_ratio(a, b)):
+        both = lambda a, b, f=function: max(f(a, b), f(b, a))  # noqa: E731
+        found = partition(group_states(states, threshold, function))
+        assert found == partition(naive_groups(states, threshold, both))
+
+
+def test_a_run_scores_predictions_and_groups_states_by_its_similarity():
+    config = load(overrides=["env.id=RoleAgent/Toy-v0", "estimator.similarity=difflib"])
+    env = make_wrapped(config, "train", 1)
+    assert env.get_wrapper_attr("similarity") is difflib_ratio
+    turns = tuple(Turn((), Completion((), (), "stop"), "", "", state=state) for state in ("bacbc", "bcabc"))
+    group = Group(Task("E-v0", "a"), (Trajectory(Task("E-v0", "a"), turns, True, False, "won"),))
+    labels = {}
+    for name in ("lcs", "difflib"):
+        config = load(overrides=[f"estimator.similarity={name}", "estimator.similarity_threshold=0.7"])
+        labels[name] = states_of(group, Estimator.of(config))
+    assert labels == {"lcs": [[0, 0]], "difflib": [[0, 1]]}
+
+
+def test_a_wrong_similarity_is_one_line():
+    with pytest.raises(ConfigError, match=r"estimator\.similarity must be one of lcs, difflib or module:"):
+        load(overrides=["estimator.similarity=cosine"])
+    for name, words in (("math:nothing", "cannot load 'math:nothing'"), ("math:pi", "is no function")):
+        with pytest.raises(ConfigError, match=words):
+            similarity_of(load(overrides=[f"estimator.similarity={name}"]).estimator.similarity)
 
 
 @given(TEXTS, TEXTS)

@@ -51,6 +51,11 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
         "the method compares no states",
     ),
     (
+        "estimator.similarity",
+        lambda c: c.wia or (method_class(c.method).compares_states and c.estimator.similarity_threshold > 0),
+        "wia=off scores no predictions, and states are the same by hash",
+    ),
+    (
         "estimator.unscored",
         lambda c: c.wia and method_class(c.method).modulates,
         "only method=role_agent with wia=on modulates returns",
@@ -98,10 +103,10 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
 
 
 _OF_TRAINING = (
-    "run_dir aiw genenv options.* train.* optim.* loss.* estimator.* critic.* warmstart.* lora.* search.* "
-    "deepspeed.* tracking.* curriculum.* simulator.* endpoint.* vllm.* rollout.num_groups rollout.group_size "
-    "rollout.temperature rollout.backend rollout.ahead rollout.dynamic_sampling_rounds rollout.eval_sampled "
-    "env.train_split"
+    "run_dir aiw genenv options.* train.* optim.* loss.* estimator.[!s]* estimator.s[!i]* estimator.similarity_* "
+    "critic.* warmstart.* lora.* search.* deepspeed.* tracking.* curriculum.* simulator.* endpoint.* vllm.* "
+    "rollout.num_groups rollout.group_size rollout.temperature rollout.backend rollout.ahead "
+    "rollout.dynamic_sampling_rounds rollout.eval_sampled env.train_split"
 )
 
 

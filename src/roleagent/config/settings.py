@@ -200,7 +200,9 @@ class EstimatorOptions:
     gae_lambda: Share = 1.0  # of PPO: λ, in [0, 1]; 1: Monte Carlo returns
     alpha: Amount = 1.0  # weight of the trajectory advantage (Eq. 8)
     norm: Literal["std", "mean"] = "std"  # a comparison within a group in standard deviations, or as it is
-    similarity_threshold: Share = 0.0  # 0: states are the same by hash; otherwise LMS at least this
+    similarity: Text = "lcs"  # of a prediction and the state that came, and of states: lcs (longest common
+    # subsequence, Eq. 4), difflib (as in the authors' code and GiGPO's), module:function
+    similarity_threshold: Share = 0.0  # 0: states are the same by hash; otherwise at least so similar
     unscored: Literal["neutral", "zero"] = "neutral"  # R_pre where no state can be scored: the mean of what was; or 0,
     # Eq. 5 to the letter, by which a winning last step is worth less than the same win later
     state_of_failure: Literal["previous", "text"] = "previous"  # by which turns after a failed command are compared:
@@ -213,6 +215,11 @@ class EstimatorOptions:
     # divided by the largest process return of the group (PRIME)
     process_gate: Annotated[Literal["none", "live"], OFF_IS_NONE] = "none"  # live: not in groups of equal outcomes
     overlong_buffer: ShareAbove0 = 0.2  # last share of a reply's token limit, in which the reward `overlong` grows to 1
+
+    @model_validator(mode="after")
+    def _similarity(self) -> EstimatorOptions:
+        check_name("estimator.similarity", self.similarity, "lcs", "difflib")
+        return self
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
