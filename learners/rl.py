@@ -326,7 +326,8 @@ def update_policy(run: Run, learner: Learner, batch: Batch) -> dict[str, float]:
         learner.share = (run.iteration - 1) / options.iterations
         epochs = range(run.config.optim.epochs)
         orders = run.ranks.once(lambda: [run.own_stream("minibatches", run.iteration, epoch) for epoch in epochs])
-        return update(learner, batch, orders, run.method)
+        alone = learner.critic is not None and run.iteration <= run.config.critic.warmup
+        return update(learner, batch, orders, run.method, critic_alone=alone)
 
 
 def sync_weights(run: Run, learner: Learner, actor: Policy) -> None:

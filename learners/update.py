@@ -35,7 +35,12 @@ def prepared(learner: Learner, batch: Batch) -> Batch:
 
 
 def update(
-    learner: Learner, batch: Batch, orders: Sequence[np.random.Generator], method: Method | None = None
+    learner: Learner,
+    batch: Batch,
+    orders: Sequence[np.random.Generator],
+    method: Method | None = None,
+    *,
+    critic_alone: bool = False,
 ) -> dict[str, float]:
     """Passes over the batch, each with as many optimizer steps as :func:`minibatches` returns.
 
@@ -45,6 +50,7 @@ def update(
             as many tokens.
         orders: one generator per pass, the same on every rank; it shuffles the minibatches.
         method: has the loss; by default that of the learner's configuration.
+        critic_alone: whether the policy stays as it is (``critic.warmup``).
 
     Returns:
         the metrics of :func:`policy_step` and :func:`~roleagent.learners.critic.fit`, each in the mean over the steps
@@ -66,10 +72,11 @@ def update(
     critic_metrics: list[dict[str, float]] = []
     try:
         for part, count in ((part, len(parts)) for parts in passes for part in parts):
-            weights = _minibatch_weights(learner, batch, part, count)
-            metrics = _minibatch_step(learner, batch, part.segments, weights, method, fresh=not policy_metrics)
-            if metrics is not None:
-                policy_metrics.append(metrics)
+            if not critic_alone:
+                weights = _minibatch_weights(learner, batch, part, count)
+                metrics = _minibatch_step(learner, batch, part.segments, weights, method, fresh=not policy_metrics)
+                if metrics is not None:
+                    policy_metrics.append(metrics)
             if learner.critic is not None and (metrics := _critic_step(learner.critic, batch, part.segments)):
                 critic_metrics.append(metrics)
     except NotFinite as error:

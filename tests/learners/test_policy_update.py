@@ -11,12 +11,13 @@ from tiny import plain, qwen
 
 from roleagent.config import from_dict, load
 from roleagent.learners.batch import build_batch
+from roleagent.learners.critic import open_critic
 from roleagent.learners.dealing import Outline
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.logprobs import TokenScores
 from roleagent.learners.loss import policy_loss, token_weights
 from roleagent.learners.method import method_of
-from roleagent.learners.update import importance, minibatches, starts_from_learner, update, world_shares
+from roleagent.learners.update import importance, minibatches, prepared, starts_from_learner, update, world_shares
 from roleagent.segment import ACTION, TEXT
 from roleagent.types import Group
 
@@ -37,6 +38,21 @@ def test_the_first_step_from_the_learners_logprobs_has_a_ratio_of_exactly_one():
     learner = learner_of(loss={"old_logprobs": "learner", "kl": 0.0}, optim={"minibatches": 1})
     metrics = update(learner, two_groups(learner.config), orders(1))
     assert metrics["ratio"] == 1.0 and metrics["logprob_gap"] == 0.0 and metrics["clip_fraction"] == 0.0
+
+
+def test_in_the_critics_warm_up_the_policy_stays_as_it_is():
+    """Agent-R1 trains its critic alone for five steps first."""
+    policy, loss = qwen(), {"loss": {"kl": 0.0, "prediction_credit": "advantage"}}
+    config = from_dict({"method": "ppo", "optim": {"lr": 1e-2, "warmup_steps": 1}, **loss})
+    learner = Learner(policy, config, config.optim.lr)
+    learner.critic = open_critic(config, policy)
+    before = [weight.clone() for weight in policy.model.parameters()]
+    for alone in (True, False):
+        batch = prepared(learner, batch_of(config, transcript(1.0), transcript(0.0, shift=50)))
+        metrics = update(learner, batch, orders(1), critic_alone=alone)
+        assert metrics["value_loss"] > 0 and ("ratio" in metrics) != alone
+        unchanged = all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+        assert unchanged == alone
 
 
 def test_later_updates_start_from_the_weights_before_the_first():

@@ -250,6 +250,7 @@ class CriticConfig:
     """The value model of PPO, which begins as a copy of the policy."""
 
     lr: Rate = 5e-4  # peak; about 1e-5 for a pretrained backbone
+    warmup: Count = 0  # iterations, the first ones, in which the critic learns and the policy does not
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
