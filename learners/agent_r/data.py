@@ -121,9 +121,6 @@ def tokenize_conversations(conversations: Sequence[Conversation], policy: HFPoli
     return found
 
 
-PER_TASK = 12
-"""Most revision trajectories of a task."""
-
 Part = Literal["good", "revision", "pair"]
 
 
@@ -186,11 +183,13 @@ def _segment(ids: Sequence[int], runs: Iterable[tuple[int, float, int]]) -> Segm
     )
 
 
-def select(examples: Sequence[Example], tokens: int, rng: np.random.Generator) -> tuple[list[Example], Counter[str]]:
+def select(
+    examples: Sequence[Example], tokens: int, per_task: int, rng: np.random.Generator
+) -> tuple[list[Example], Counter[str]]:
     """The examples that are imitated, and how many each filter drops.
 
-    ``duplicate``: the same tokens and weights as another. ``per_task``: more than ``PER_TASK`` of a task and part,
-    drawn evenly over the cuts. ``tokens``: beyond ``train.tokens`` trained tokens, in random order.
+    ``duplicate``: the same tokens and weights as another. ``per_task``: more than ``revision.per_task`` of a task and
+    part, drawn evenly over the cuts. ``tokens``: beyond ``train.tokens`` trained tokens, in random order.
     """
     dropped: Counter[str] = Counter()
     unique = list({example.key: example for example in reversed(examples)}.values())[::-1]
@@ -201,7 +200,7 @@ def select(examples: Sequence[Example], tokens: int, rng: np.random.Generator) -
     kept = sorted(
         place
         for places in by_task.values()
-        for place in even([unique[place].edge for place in places], places, PER_TASK, rng)
+        for place in even([unique[place].edge for place in places], places, per_task or len(places), rng)
     )
     dropped["per_task"] += len(unique) - len(kept)
     if tokens:
@@ -327,7 +326,7 @@ class RevisionData:
         for place, (data, rng) in enumerate(zip(found, streams, strict=True)):
             leaves = leaves_of(data.tree)
             good = good_leaves(leaves, self.alpha)
-            made = make_pairs(data.tree, self.alpha, self.options.beta, rng) if self.options.share else []
+            made = make_pairs(data.tree, self.alpha, self.options, rng) if self.options.share else []
             data.count(leaves, good, made)
             pairs += [(data, pair, rng) for pair in made]
             for path in (judged_path(data.tree, pair) for pair in made):  # edges of different trees differ
@@ -395,9 +394,8 @@ class RevisionData:
                 cut.data.counts.update(dropped_false=1)
 
     def _recovers(self, cut: _Cut, episode: Trajectory) -> bool:
-        good = is_good(episode.outcome, self.alpha) and is_separated(
-            cut.bad.outcome, episode.outcome, self.options.beta
-        )
+        rewards = cut.bad.outcome, episode.outcome
+        good = is_good(episode.outcome, self.alpha) and is_separated(*rewards, self.options)
         return good and len(episode.turns) > cut.cut + (self.options.form != "none")
 
     def _keep(self, cut: _Cut, made: Splice, found: dict[str, Any]) -> None:

@@ -312,7 +312,8 @@ def _selected(run: Run, iteration: int) -> tuple[list[Example], Counter[str]]:
     """The examples of an iteration, and how many each filter drops."""
     rows = run.ranks.once(lambda: _rows(run, iteration))
     found = [Example.from_json(one) for row in rows for one in row["examples"]]
-    return select(found, run.config.train.tokens, run.stream("revision selection", iteration))
+    options = run.config.train.tokens, run.config.revision.per_task
+    return select(found, *options, run.stream("revision selection", iteration))
 
 
 def _write_counts(run: Run, batch: TreeBatch, spent: Sequence[Mapping[str, int]]) -> None:

@@ -2,10 +2,11 @@
 
 Agent-R (arXiv 2501.11425, Eq. 6) imitates good and spliced trajectories beside other data:
 
-    L = −(1 − ρ)·{ η·[(1 − s)·E_good log π + s·E_revision log π] + (1 − η)·E_general log π } − ρ·E_replay log π
+    L = −(1 − ρ)·{ η·E_good log π + η·E_revision log π + (1 − η)·E_general log π } / (1 + η) − ρ·E_replay log π
 
 Every expectation is a mean over the trained tokens of a batch, so that its share does not depend on the number of its
-examples; ρ is ``revision.replay``, s ``revision.share`` and η ``revision.eta``.
+examples; ρ is ``revision.replay`` and η ``revision.eta``. The shares sum to 1, which AdamW does not see. With another
+``revision.share`` s than 1/2 the larger of the first two weights is η, and they are as 1 − s to s.
 
 ETO (arXiv 2403.02502, ``method=eto``), its baseline, prefers the good path of a tree to the bad one:
 
@@ -92,15 +93,19 @@ def part_shares(parts: Parts, options: RevisionConfig) -> dict[str, float]:
     >>> shares = part_shares({"good": [1], "revision": [1], "replay": [1]}, RevisionConfig())
     >>> {name: round(share, 2) for name, share in shares.items()}
     {'good': 0.4, 'revision': 0.4, 'replay': 0.2}
+    >>> shares = part_shares({"good": [1], "revision": [1], "general": [1]}, RevisionConfig(eta=0.2, replay=0.0))
+    >>> {name: round(share, 3) for name, share in shares.items()}
+    {'good': 0.167, 'revision': 0.167, 'general': 0.667}
     """
     eta = options.eta if parts.get("general") else 1.0
-    of_agent = (1 - options.replay) * eta
-    wanted = {
-        "good": of_agent * (1 - options.share),
-        "revision": of_agent * options.share,
-        "general": (1 - options.replay) * (1 - eta),
-        "replay": options.replay,
+    larger = max(options.share, 1 - options.share)
+    weights = {  # as Eq. 6 adds them up
+        "good": eta * (1 - options.share) / larger,
+        "revision": eta * options.share / larger,
+        "general": 1 - eta,
     }
+    scale = (1 - options.replay) / sum(weights.values())
+    wanted = {name: weight * scale for name, weight in weights.items()} | {"replay": options.replay}
     found = {name: share for name, share in wanted.items() if parts.get(name) and share}
     total = sum(found.values())
     return {name: share / total for name, share in found.items()}
@@ -186,7 +191,7 @@ class PreferenceData(RevisionData):
         found = [TreeData(tree) for tree in trees]
         for data, rng in zip(found, streams, strict=True):
             leaves = leaves_of(data.tree)
-            good, pairs = good_leaves(leaves, self.alpha), make_pairs(data.tree, self.alpha, self.options.beta, rng)
+            good, pairs = good_leaves(leaves, self.alpha), make_pairs(data.tree, self.alpha, self.options, rng)
             data.count(leaves, good, pairs)
             for pair in pairs:
                 self._add_pair(data, pair)

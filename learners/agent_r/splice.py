@@ -24,6 +24,7 @@ import numpy as np
 from roleagent.agents.rollout import Rollout
 from roleagent.agents.search import Node, Tree, common_ancestor
 from roleagent.config import ConfigError
+from roleagent.config.revision import RevisionConfig
 from roleagent.envs.wrappers.notes import REVISED, after_note, note_error
 from roleagent.failures.verdicts import JudgedPath
 from roleagent.learners.sft.demonstrations import Demonstration, Step, reset_to
@@ -236,13 +237,18 @@ def is_good(outcome: float, alpha: float) -> bool:
     return outcome > alpha + _EPSILON if alpha < 1 else outcome >= 1 - _EPSILON
 
 
-def is_separated(bad: float, good: float, beta: float) -> bool:
-    """Whether two final rewards differ by more than β.
+def is_separated(bad: float, good: float, options: RevisionConfig) -> bool:
+    """Whether β separates two final rewards: by their difference, or, as Eq. 4 has it, as a bound between them.
 
-    >>> is_separated(0.5, 0.6, 0.2), is_separated(0.1, 0.6, 0.2)
+    >>> gap, bound = RevisionConfig(beta=0.2), RevisionConfig(beta=0.2, separation="bound")
+    >>> is_separated(0.5, 0.6, gap), is_separated(0.3, 0.6, gap), is_separated(0.3, 0.6, bound)
+    (False, True, False)
+    >>> is_separated(0.15, 0.25, gap), is_separated(0.15, 0.25, bound)
     (False, True)
     """
-    return good - bad > beta + _EPSILON
+    if options.separation == "bound":
+        return bad < options.beta - _EPSILON and good > options.beta + _EPSILON
+    return good - bad > options.beta + _EPSILON
 
 
 def leaves_of(tree: Tree) -> list[Node]:
@@ -266,7 +272,7 @@ def good_leaves(leaves: Sequence[Node], alpha: float) -> list[Node]:
     return [leaf for leaf in leaves if is_good(leaf.outcome, alpha)]
 
 
-def make_pairs(tree: Tree, alpha: float, beta: float, rng: np.random.Generator) -> list[Pair]:
+def make_pairs(tree: Tree, alpha: float, options: RevisionConfig, rng: np.random.Generator) -> list[Pair]:
     """The pairs of a tree.
 
     Bad leaves that differ in their last step alone are one. Each goes with the good leaf with which it shares most
@@ -274,13 +280,13 @@ def make_pairs(tree: Tree, alpha: float, beta: float, rng: np.random.Generator) 
 
     Args:
         alpha: of the iteration.
-        beta: least difference of the rewards of a pair.
+        options: β, and how it separates the rewards of a pair.
         rng: draws the pairs that are kept of more than ``PAIRS_PER_TREE``.
     """
     leaves = leaves_of(tree)
     good, pairs = good_leaves(leaves, alpha), []
     for bad in distinct(leaves):
-        partners = [leaf for leaf in good if is_separated(bad.outcome, leaf.outcome, beta)]
+        partners = [leaf for leaf in good if is_separated(bad.outcome, leaf.outcome, options)]
         rng.permutation(len(partners))  # unused: without it, the draws that follow would be others than in earlier runs
         if partners:
             best = min(partners, key=lambda leaf: (-common_ancestor(bad, leaf).depth, -leaf.outcome, leaf.depth))

@@ -47,15 +47,18 @@ class RevisionConfig:
 
     iterations: Length = 3  # search, judge, splice, imitate, measure: so often
     alpha: tuple[Share, ...] = (0.5, 0.7, 1.0)  # by iteration, least reward of a good path; the last one from then on
-    beta: ShareAbove0 = 0.2  # least difference of a good and a bad path (exclusive), on the same scale as alpha
+    beta: ShareAbove0 = 0.2  # what separates a good and a bad path (exclusive), on the same scale as alpha
+    separation: Literal["gap", "bound"] = "gap"  # beta is the least difference of the two rewards, or, as Eq. 4 has it,
+    # a number below every good one and above every bad one
     judge: Text = "auto"  # step (the policy, step by step), reflection (the analyst), rule, value (of the tree), last,
     # random, or module:Class; auto: step with policy.path, else rule, or value where an environment has no rules
     splice: Literal["verified", "searched", "published"] = "verified"  # what the world refutes is dropped; searched
     # anew from the bad state; or nothing is tested
     form: Annotated[Literal["none", "note", "action"], OFF_IS_NONE] = "none"  # of the revision signal: nothing, a reply
     # <revise>…</revise> that goes to no environment, or the command `wait`, as published
+    per_task: Count = 12  # most good, and most revision trajectories of a task; 0: all
     share: Share = 0.5  # of revision trajectories in the loss of agent data; the rest are good trajectories
-    eta: ShareAbove0 = 0.2  # share of agent data in the loss, with general data
+    eta: ShareAbove0 = 0.2  # weight of the larger of these two parts, where general data weigh 1 - eta (Eq. 6)
     general: PathText = ""  # a file of conversations, one JSON object a line; empty: none, and eta is 1
     replay: ShareBelow1 = 0.2  # share of the loss for the data of the warm start
     epochs: tuple[Annotated[Number, Field(gt=0, le=1000)], ...] = (3.0, 1.0, 1.0)  # by iteration, passes over its data

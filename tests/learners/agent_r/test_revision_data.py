@@ -164,14 +164,16 @@ def test_equal_examples_and_those_beyond_a_tasks_share_are_dropped():
     other = [replace(good, task_id=f"task {n}", segments=tuple(
         replace(one, token_ids=one.token_ids + n) for one in good.segments)) for n in range(3)]  # fmt: skip
     examples = [good, good, *revisions, *other]
-    kept, dropped = select(examples, 0, np.random.default_rng(0))
+    kept, dropped = select(examples, 0, 12, np.random.default_rng(0))
     assert dropped == Counter(duplicate=2, per_task=0), "one of the others is the good one itself"
     many = [replace(good, part="revision", edge=n % 3, segments=tuple(
         replace(one, token_ids=one.token_ids + n) for one in good.segments)) for n in range(30)]  # fmt: skip
-    kept, dropped = select(many, 0, np.random.default_rng(0))
+    kept, dropped = select(many, 0, 12, np.random.default_rng(0))
     assert Counter(example.edge for example in kept) == {0: 4, 1: 4, 2: 4}
     assert dropped["per_task"] == 18
-    kept, dropped = select(many, 5 * good.trained_tokens, np.random.default_rng(0))
+    kept, dropped = select(many, 0, 0, np.random.default_rng(0))
+    assert (len(kept), dropped["per_task"]) == (30, 0), "the paper keeps 18 to 40 of a task"
+    kept, dropped = select(many, 5 * good.trained_tokens, 12, np.random.default_rng(0))
     assert (len(kept), dropped["tokens"]) == (5, 7)
 
 
@@ -184,12 +186,23 @@ def test_every_part_has_its_share_whatever_its_size():
     found = {"good": [segment(2)], "revision": [segment(8)] * 5, "replay": [segment(4)] * 3, "general": [segment(1)]}
     options = RevisionConfig(eta=0.2, share=0.25, replay=0.5)
     shares = part_shares(found, options)
-    assert shares == pytest.approx({"good": 0.075, "revision": 0.025, "general": 0.4, "replay": 0.5})
+    expected = {"good": 0.2, "revision": 0.2 / 3, "general": 0.8}  # good paths are three times the others
+    total = sum(expected.values())
+    assert shares == pytest.approx({name: one / total / 2 for name, one in expected.items()} | {"replay": 0.5})
     batch = [Member(name, one) for name, row in found.items() for one in row]
     weights = weights_of(batch, shares)
     for name, share in shares.items():
         own = sum(row.sum() for (part, _), row in zip(batch, weights, strict=True) if part == name)
         assert own == pytest.approx(share)
+
+
+def test_the_weights_are_those_of_equation_6():
+    """0.2 + 0.2 : 0.8; half of it was each part's."""
+    found = {"good": [segment(2)], "revision": [segment(8)], "general": [segment(1)]}
+    shares = part_shares(found, RevisionConfig(eta=0.2, replay=0.0))
+    assert [shares[name] / shares["general"] for name in ("good", "revision")] == pytest.approx([0.25, 0.25])
+    shares = part_shares({**found, "revision": []}, RevisionConfig(eta=0.2, replay=0.0, share=0.0))
+    assert shares == pytest.approx({"good": 0.2, "general": 0.8})
 
 
 def test_every_batch_holds_every_part_and_an_epoch_every_example():

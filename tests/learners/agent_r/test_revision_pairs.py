@@ -9,6 +9,7 @@ from trees import grow, kitchen, note
 
 from roleagent.agents.search import common_ancestor
 from roleagent.config import ConfigError, load
+from roleagent.config.revision import RevisionConfig
 from roleagent.learners.agent_r.splice import (
     continued,
     good_leaves,
@@ -28,6 +29,7 @@ OPENED = ["go to cupboard 2", "open cupboard 2", "look"]
 FISH = ["go to cupboard 2", "open cupboard 2", "take fish from cupboard 2", "look"]
 VISIT = ["go to cupboard 2", "go to table", "go to cupboard 2", *GOOD]
 RNG = np.random.default_rng
+OPTIONS = RevisionConfig(beta=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -103,21 +105,30 @@ def test_alpha_and_beta_are_numbers_of_one_scale():
 
 def test_an_alpha_of_one_keeps_optimal_trajectories(world):
     tree = tree_of(world, GOOD, HARMLESS)
-    [pair] = make_pairs(tree, 1.0, 0.2, RNG(0))
+    [pair] = make_pairs(tree, 1.0, OPTIONS, RNG(0))
     assert pair.good is leaf(tree, GOOD) and pair.good.outcome == 1.0
 
 
 def test_below_one_alpha_is_a_strict_bound_and_beta_a_gap(world):
     tree = rewarded(tree_of(world, GOOD, ["go to sink"]), go_to_sink=0.5)
     assert [len(good_leaves(leaves_of(tree), alpha)) for alpha in (0.5, 0.4, 1.0)] == [1, 2, 1]
-    assert len(make_pairs(tree, 0.9, 0.2, RNG(0))) == 1
-    assert not make_pairs(tree, 0.9, 0.5, RNG(0))
+    assert len(make_pairs(tree, 0.9, OPTIONS, RNG(0))) == 1
+    assert not make_pairs(tree, 0.9, RevisionConfig(beta=0.5), RNG(0))
+
+
+def test_beta_is_a_bound_where_the_paper_is_followed(world):
+    """Eq. 4: a bad reward lies below β, and a good one above."""
+    bound = RevisionConfig(beta=0.2, separation="bound")
+    tree = rewarded(tree_of(world, GOOD, ["go to sink"]), go_to_sink=0.3)
+    assert len(make_pairs(tree, 0.5, OPTIONS, RNG(0))) == 1 and not make_pairs(tree, 0.5, bound, RNG(0))
+    tree = rewarded(tree_of(world, GOOD, ["go to sink"]), go_to_sink=0.1)
+    assert len(make_pairs(tree, 0.5, bound, RNG(0))) == 1
 
 
 def test_rewards_of_another_scale_are_refused(world):
     tree = rewarded(tree_of(world, GOOD, ["go to sink"]), move_egg_to_table=100.0)
     with pytest.raises(ConfigError, match=r"100.*\[0, 1\]"):
-        make_pairs(tree, 0.5, 0.2, RNG(0))
+        make_pairs(tree, 0.5, OPTIONS, RNG(0))
 
 
 def test_the_partner_shares_most_steps_and_then_is_the_shorter(world):
@@ -125,7 +136,7 @@ def test_the_partner_shares_most_steps_and_then_is_the_shorter(world):
     long = [*GOOD[:2], "go to sink", *GOOD[2:]]
     bad = [*GOOD[:2], "go to tray", "look"]
     tree = tree_of(world, far, long, GOOD, bad)
-    [pair] = make_pairs(tree, 0.5, 0.2, RNG(0))
+    [pair] = make_pairs(tree, 0.5, OPTIONS, RNG(0))
     assert pair.shared == common_ancestor(pair.bad, pair.good).depth == 2
     assert pair.good is leaf(tree, GOOD)
     assert [node.command for node in pair.bad.path()] == bad
@@ -133,14 +144,14 @@ def test_the_partner_shares_most_steps_and_then_is_the_shorter(world):
 
 def test_leaves_that_differ_in_their_last_step_alone_are_one(world, monkeypatch):
     tree = tree_of(world, GOOD, ["go to sink", "look"], ["go to sink", "go to tray"], ["go to tray"])
-    assert len(make_pairs(tree, 0.5, 0.2, RNG(0))) == 2
+    assert len(make_pairs(tree, 0.5, OPTIONS, RNG(0))) == 2
     monkeypatch.setattr("roleagent.learners.agent_r.splice.PAIRS_PER_TREE", 1)
-    assert len(make_pairs(tree, 0.5, 0.2, RNG(0))) == 1
+    assert len(make_pairs(tree, 0.5, OPTIONS, RNG(0))) == 1
 
 
 def test_trees_without_a_good_or_a_bad_leaf_have_no_pair(world):
-    assert not make_pairs(tree_of(world, HARMLESS, FISH), 0.5, 0.2, RNG(0))
-    assert not make_pairs(tree_of(world, GOOD), 0.5, 0.2, RNG(0))
+    assert not make_pairs(tree_of(world, HARMLESS, FISH), 0.5, OPTIONS, RNG(0))
+    assert not make_pairs(tree_of(world, GOOD), 0.5, OPTIONS, RNG(0))
 
 
 def spliced(world, bad, good, cut, played=True, form="note"):

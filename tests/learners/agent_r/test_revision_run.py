@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -187,6 +188,11 @@ def test_its_failures_are_kept_and_gone_on_from(whole, tmp_path, monkeypatch, ca
     after = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert 0 < after["n"] <= round(before["n"] * (1 - before["success"]))
     assert {f"loops_{length}" for length in range(1, 6)} <= after["behavior"].keys()
+    limit = ["--set", "env.kwargs.max_steps=2", "--out", "limited.jsonl"]  # the paper's has 50, from the cut on
+    assert evaluate.main([*common, "--cut-failures", "failures.jsonl", *limit]) == 0
+    cuts = {row["task_id"]: row["cut"] for row in map(json.loads, Path("failures.jsonl").read_text().splitlines())}
+    played = [row for row in map(json.loads, Path("limited.jsonl").read_text().splitlines()) if "task_id" in row]
+    assert played and all(row["steps"] <= cuts[row["task_id"]] + 2 for row in played)
     for path, seed, reason in (
         ("failures.jsonl", ["--seed", "5"], "another evaluation"),
         ("later.jsonl", [], "12 episodes of this evaluation are already played"),
