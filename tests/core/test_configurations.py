@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from roleagent.options import differing
 CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name != "experiments")
 PUBLISHED = sorted((ROOT / "configs" / "published").rglob("*.yaml"))
 ABLATIONS = sorted((ROOT / "configs" / "published" / "ablations").glob("*.yaml"))
+SCRIPTS = sorted((ROOT / "configs" / "published" / "scripts").glob("*.yaml"))
 train, gpu_memory = load("train"), load("benchmarks/parts/gpu_memory")
 
 
@@ -26,7 +28,7 @@ train, gpu_memory = load("train"), load("benchmarks/parts/gpu_memory")
     [
         path if path.stem == "toy" else pytest.param(path, marks=pytest.mark.slow)
         for path in CONFIGS
-        if path not in ABLATIONS  # which differ from these in one option
+        if path not in (*ABLATIONS, *SCRIPTS)  # which differ from these in a few options
     ],
     ids=lambda path: str(path.relative_to(ROOT / "configs").with_suffix("")),
 )
@@ -146,7 +148,44 @@ def test_agent_r_draws_the_tasks_that_it_searches_at_random(path):
     assert not any(one.aiw for one in (loaded.values() if searching else ()))
 
 
-MARK = re.compile(r"\s#\s(paper|recipe|ours)\b")
+def rows_of_differences():
+    """Option, value of the paper, value of the scripts and patterns of files, from the page's table."""
+    text = (ROOT / "docs" / "paper_to_code.md").read_text("utf-8")
+    table = text.partition("| option | paper | scripts | files |")[2].partition("\n\n")[0]
+    for line in table.splitlines()[2:]:
+        option, paper, script, files = (cell.strip() for cell in line.strip("|").split("|"))
+        yield option.strip("`"), paper.split(" (")[0], script.split(" (")[0], re.findall(r"`([^`]+)`", files)
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_the_page_has_every_difference_of_the_authors_scripts(path):
+    base = path.parent / yaml.safe_load(path.read_text())["base"]
+    scripts, paper = (config.to_dict(config.load(one)) for one in (path, base))
+    listed = {
+        option: (of_paper, of_scripts)
+        for option, of_paper, of_scripts, files in rows_of_differences()
+        if any(fnmatchcase(path.stem, pattern) for pattern in files)
+    }
+    assert base.parent != path.parent and base.stem == path.stem
+    assert listed == {
+        option: tuple(
+            "0" if (found := value_of(one, option.split("."))) is None else str(found) for one in (paper, scripts)
+        )
+        for option in differing(scripts, paper)
+    }
+
+
+@pytest.mark.parametrize("env", ["alfworld", "webshop", "searchqa"])
+def test_the_baselines_of_a_table_share_its_protocol(env):
+    """GRPO and GiGPO had temperature, reply length, clip, KL and merging of another paper's scripts."""
+    main = config.to_dict(config.load(ROOT / "configs" / "published" / f"{env}.yaml"))
+    for name in ("gigpo", "grpo", "rloo", "ppo"):
+        baseline = config.load(ROOT / "configs" / "published" / "ablations" / f"{env}_{name}.yaml")
+        own = {"critic.lr", "estimator.gamma", "estimator.whiten"} if name == "ppo" else set()
+        assert {*differing(config.to_dict(baseline), main)} == {"method", "wia", "aiw", *own}
+
+
+MARK = re.compile(r"\s#\s(paper|recipe|script|ours)\b")
 
 
 def value_of(loaded, name):
@@ -182,7 +221,7 @@ def unexplained(path):
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
 def test_every_difference_from_the_defaults_says_where_it_comes_from(path):
-    """A comment behind it begins with paper, recipe or ours."""
+    """A comment behind it begins with paper, recipe, script or ours."""
     assert not unexplained(path)
 
 
