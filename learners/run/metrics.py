@@ -333,16 +333,19 @@ def prediction_counters(episodes: Sequence[Trajectory]) -> dict[str, float]:
 
     Returns:
         ``prediction_correlation``: of the score and the episode's success over all scored turns, in [-1, 1].
+        ``prediction_correlation_episodes``: of an episode's mean score and its success, as in the paper's appendix B.2.
         ``prediction_information``: their correlation within each task and state, where A^S compares, in [-1, 1].
         ``prediction_information_action``: the same within each task, state and action: what is left is the sampling of
-        the prediction. All three are 0 if they are undefined: no spread in the scores or in success.
+        the prediction. All four are 0 if they are undefined: no spread in the scores or in success.
         ``failure_recall``: of the turns with a prediction whose command failed (invalid, with a known state), the
         share whose prediction for the next state is exactly that state, in [0, 1]; 0 if no command failed.
     """
     rows, recalled = [], []
+    whole: list[tuple[float, bool]] = []  # of each episode with scores
     states: dict[tuple[str, ...], int] = {}
     actions: dict[tuple[str, ...], int] = {}
     for trajectory in episodes:
+        first = len(rows)
         for turn in trajectory.turns:
             if turn.prediction is None:
                 continue
@@ -352,9 +355,13 @@ def prediction_counters(episodes: Sequence[Trajectory]) -> dict[str, float]:
                 rows.append((math.fsum(score.score for score in scores) / len(scores), trajectory.success, *classes))
             if (known := failure_predicted(turn)) is not None:
                 recalled.append(known)
+        if means := [row[0] for row in rows[first:]]:
+            whole.append((math.fsum(means) / len(means), trajectory.success))
+    of_episodes, outcomes = np.array(whole, float).reshape(-1, 2).T
     scores, success, state, action = np.array(rows, float).reshape(-1, 4).T
     return {
         "prediction_correlation": partial_correlation(scores, success, np.zeros(len(rows))),
+        "prediction_correlation_episodes": partial_correlation(of_episodes, outcomes, np.zeros(len(whole))),
         "prediction_information": partial_correlation(scores, success, state),
         "prediction_information_action": partial_correlation(scores, success, action),
         "failure_recall": sum(recalled) / len(recalled) if recalled else 0.0,

@@ -26,6 +26,9 @@ def episode(won, *turns):
     return Trajectory(TASK, (*turns, turn(scores=(), won=won)), True, False, "won" if won else "lost")
 
 
+EPISODES = [(True, (0.9, 0.8, 0.7)), (False, (0.2,)), (False, (0.6, 0.5))]
+
+
 def test_information_is_the_correlation_within_task_and_state():
     """Easy states have high scores and success; within a state the better prediction is in the lost episode."""
 
@@ -37,6 +40,10 @@ def test_information_is_the_correlation_within_task_and_state():
     found = prediction_counters([episode(True, *won), episode(False, *lost)])
     rows = np.array([[0.8, 1, 0], [0.6, 1, 0], [0.1, 1, 1], [0.9, 0, 0], [0.2, 0, 1], [0.3, 0, 1], [0.0, 0, 1]])
     assert found["prediction_correlation"] == pytest.approx(np.corrcoef(rows.T)[0, 1])
+    # Over episodes, as published: each counts once, however long it is.
+    third = prediction_counters([episode(won, *(at("a", (s,)) for s in row)) for won, row in EPISODES])
+    means = [(sum(row) / len(row), won) for won, row in EPISODES]
+    assert third["prediction_correlation_episodes"] == pytest.approx(np.corrcoef(np.array(means, float).T)[0, 1])
     scores, success = ([], [])
     for place in (0, 1):
         of_state = rows[rows[:, 2] == place]
