@@ -18,7 +18,7 @@ from roleagent.agents.rollout import Rollout
 from roleagent.agents.task_simulator import EndpointSimulator
 from roleagent.config import Config, ConfigError
 from roleagent.config.curriculum import EndpointConfig
-from roleagent.curricula.rule_analyst import RuleAnalyst
+from roleagent.curricula.rule_analyst import RuleAnalyst, UnreadAnalyst
 from roleagent.curricula.simulators import BaseSimulator, StaticSimulator, TableSimulator
 from roleagent.env_card import Instructions, card_of, instructions_of, step_limit
 from roleagent.envs.pool import EnvPool
@@ -170,8 +170,8 @@ def endpoint_analyst(config: Config) -> EndpointAnalyst:
 
 
 def open_analyst(config: Config, policy: Policy, batch: int = 64) -> Analyst:
-    """The configured analyst: the policy itself, rules, a model behind a server, or ``module:Class``, called without
-    arguments.
+    """The configured analyst: the policy itself, rules, a model behind a server, none for the controls that read no
+    failures, or ``module:Class``, called without arguments.
 
     Args:
         batch: questions that the policy answers side by side.
@@ -182,6 +182,8 @@ def open_analyst(config: Config, policy: Policy, batch: int = 64) -> Analyst:
     name = config.curriculum.analyst
     if name == "rule":
         return RuleAnalyst()
+    if name in ("replay", "text"):
+        return UnreadAnalyst()
     if name == "endpoint":
         return endpoint_analyst(config)
     if ":" in name:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from numpy.random import Generator
 
 from roleagent.curricula.library import Entry, FailureLibrary
+from roleagent.similarity import lms_tokens
 from roleagent.tasks.split import TaskSplit
 from roleagent.types import Failure, Reflection
 
@@ -48,19 +49,7 @@ def from_library(
         type_of: the type of a task id, ``""`` where it is unknown.
         rng: draws.
     """
-    entries = [entry for entry in library.entries(task_split.env_id) if entry.task_id in task_split]
-    failing = {task_id for task_id, _ in asked}
-    filed = {library.names(task_id, reflection.mode) for task_id, reflection in asked}
-    rested = [entry for entry in entries if entry.task_id not in failing]
-    shared = _Pool(rested, type_of) if rested else None
-
-    def pool_of(task_id: str) -> _Pool:
-        if shared is not None:
-            return shared
-        others = [entry for entry in entries if entry.task_id != task_id]
-        return _Pool([entry for entry in others if (entry.task_id, entry.mode) not in filed] or others, type_of)
-
-    pools = [pool_of(task_id) for task_id, _ in asked]
+    pools = _pools(library, task_split, asked, type_of)
     words = [_words(reflection) for _, reflection in asked]
     hits = library.search_among(zip(words, (pool.by_key for pool in pools), strict=True), most)
     drawn: list[tuple[list[Entry], list[Entry]]] = []
@@ -75,6 +64,43 @@ def from_library(
         return [failures[entry.key] for entry in entries if entry.key in failures]
 
     return [Offer(known(shown), partial(known, found)) for shown, found in drawn]
+
+
+def unread(library: FailureLibrary, task_split: TaskSplit, asked: Asked, by_text: bool, rng: Generator) -> list[Offer]:
+    """What a control retrieves, from the tasks of which :func:`from_library` offers some: as many as a rule selects.
+
+    Args:
+        by_text: the tasks whose text is most like that of the failing one, which is the query of its analysis; else
+            tasks that failed, at random.
+        rng: draws, and decides between texts that are equally alike.
+    """
+    pools = _pools(library, task_split, asked, lambda task_id: "")
+    known = library.failures({key for pool in pools for key in pool.by_key})
+    offers = []
+    for (_, reflection), pool in zip(asked, pools, strict=True):
+        drawn = [known[pool.entries[place].key] for place in rng.permutation(len(pool.entries)).tolist()]
+        if by_text:
+            drawn.sort(key=lambda failure: -lms_tokens(failure.task.goal, reflection.query))
+        chosen = list({failure.task.task_id: failure for failure in reversed(drawn)}.values())[::-1][:_SEARCHED]
+        offers.append(Offer(chosen, list))
+    return offers
+
+
+def _pools(library: FailureLibrary, task_split: TaskSplit, asked: Asked, type_of: Callable[[str], str]) -> list[_Pool]:
+    """The entries that may be offered for each failure."""
+    entries = [entry for entry in library.entries(task_split.env_id) if entry.task_id in task_split]
+    failing = {task_id for task_id, _ in asked}
+    filed = {library.names(task_id, reflection.mode) for task_id, reflection in asked}
+    rested = [entry for entry in entries if entry.task_id not in failing]
+    shared = _Pool(rested, type_of) if rested else None
+
+    def pool_of(task_id: str) -> _Pool:
+        if shared is not None:
+            return shared
+        others = [entry for entry in entries if entry.task_id != task_id]
+        return _Pool([entry for entry in others if (entry.task_id, entry.mode) not in filed] or others, type_of)
+
+    return [pool_of(task_id) for task_id, _ in asked]
 
 
 class _Pool:

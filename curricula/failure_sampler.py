@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.random import Generator
 
-from roleagent.curricula.candidates import Asked, from_library
+from roleagent.curricula.candidates import Asked, from_library, unread
 from roleagent.curricula.draws import mixture, one_of
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.metrics import compare, played, read_shares
@@ -61,6 +61,9 @@ class CurriculumSampler(UniformSampler):
         overlooked: share of the retrieved part in [0, 1].
         task_type: the type of a task id. Without it types become known as tasks are played or retrieved.
         search: whether the library's text search replaces a selection of nothing (step 6).
+        control: what takes the place of the analyst's retrieval: ``"replay"``, tasks that failed, at random; or
+            ``"text"``, those whose text is most like the failing task's. Everything else stays, so that the difference
+            is what reading failures adds. The analyst is then :class:`~roleagent.curricula.rule_analyst.UnreadAnalyst`.
     """
 
     COUNTED = (
@@ -84,6 +87,7 @@ class CurriculumSampler(UniformSampler):
         overlooked: float = 0.25,
         task_type: Callable[[str], str] | None = None,
         search: bool = True,
+        control: Literal["", "replay", "text"] = "",
     ):
         super().__init__(task_split, rng)
         if not 0 <= epsilon < 1:
@@ -94,7 +98,7 @@ class CurriculumSampler(UniformSampler):
             raise ValueError(f"overlooked must be in [0, 1], not {overlooked}")
         self.library, self.analyst, self.search = library, analyst, search
         self.epsilon, self.decay, self.success_factor = epsilon, decay, success_factor
-        self.candidates = candidates
+        self.candidates, self.control = candidates, control
         self.learnability = learnability
         self.overlooked = overlooked
         self.records = TaskRecords(task_split, decay, task_type)
@@ -257,7 +261,10 @@ class CurriculumSampler(UniformSampler):
         Where the analyst chose nothing that exists, the library's own text search does (step 6).
         """
         type_of, found = self.records.name_of_type, []
-        offers = from_library(self.library, self.task_split, asked, self.candidates, type_of, self.rng)
+        if self.control:
+            offers = unread(self.library, self.task_split, asked, self.control == "text", self.rng)
+        else:
+            offers = from_library(self.library, self.task_split, asked, self.candidates, type_of, self.rng)
         selections = yield "select", ([reflection for _, reflection in asked], [offer.shown for offer in offers])
         for offer, selection in zip(offers, selections, strict=True):
             offered = offer.shown

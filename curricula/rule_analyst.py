@@ -54,6 +54,25 @@ class RuleAnalyst:
         return Selection(tuple(index for *_, index in chosen), tuple(_REASONS[a, b] for a, b, *_ in chosen))
 
 
+class UnreadAnalyst:
+    """Reads no failure: each has the same analysis, with the task's text as its query, and all candidates are selected.
+
+    It is the analyst of the controls that retrieve without reading (``curriculum.analyst=replay`` and ``text``).
+    """
+
+    def reflect(self, trajectories: Sequence[Trajectory]) -> list[Reflection]:
+        """The same for every trajectory, but for the task's text."""
+        return [Reflection("not_read", "", None, "", trajectory.task.goal) for trajectory in trajectories]
+
+    def select(self, reflections: Sequence[Reflection], candidates: Sequence[Sequence[Failure]]) -> list[Selection]:
+        """All candidates."""
+        return [Selection(tuple(range(len(offered))), ("not read",) * len(offered)) for offered in candidates]
+
+    def costs(self) -> dict[str, float]:
+        """Nothing worth counting."""
+        return {}
+
+
 _REASONS = {  # by whether mode and task type differ
     (False, False): "the same failure in the same kind of task",
     (False, True): "the same failure in another kind of task",
@@ -61,4 +80,4 @@ _REASONS = {  # by whether mode and task type differ
 }
 
 
-__all__ = ["RuleAnalyst"]
+__all__ = ["RuleAnalyst", "UnreadAnalyst"]

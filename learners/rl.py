@@ -141,6 +141,7 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorT
             learnability=options.learnability,
             **({} if options.learnability else {"overlooked": 0.0}),
             task_type=task_type,
+            control=options.analyst if options.analyst in ("replay", "text") else "",
         )
         if run.resumed and run.progress.sampler is None:
             library.rollback(0)  # a run killed before its first checkpoint may have saved failures

@@ -232,6 +232,7 @@ def test_other_programs_words_name_options():
         (["method=sft", "train.tokens=100", "optim.lr=1", "warmstart.lr=1"], ["optim.lr"]),
         (["simulator.beta=1", "search.num_children=2"], ["simulator.beta", "search.num_children"]),
         (["method=agent_r", "search.num_children=2", "revision.beta=0.3", "aiw=on", "curriculum.analyst=rule"], []),
+        (["curriculum.analyst=text", "curriculum.candidates=8", "curriculum.epsilon=0.4"], ["curriculum.candidates"]),
         (["policy.path=x", "policy.layers=3"], ["policy.layers"]),
     ],
 )

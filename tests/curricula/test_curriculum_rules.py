@@ -2,12 +2,14 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from failures import NOTHING, TOY, failed, story
 
 from roleagent.curricula import CurriculumSampler, RuleAnalyst
+from roleagent.curricula.rule_analyst import UnreadAnalyst
 from roleagent.curricula.task_records import TaskRecords
 from roleagent.tasks.split import TaskSplit
 from roleagent.types import Group, Reflection, Selection, Task, Trajectory, Turn
@@ -68,6 +70,34 @@ def test_a_failing_task_is_never_its_own_candidate(library, picks):
         assert shown and f"t{number % 4}" not in shown
     assert all(retrieval.task_id != retrieval.chosen_task_id for retrieval in library.retrievals())
     assert len(library.retrievals()) >= 16 and curriculum.metrics()["self_retrievals_total"] == 0
+
+
+LIKE = {"t1": "cool a plate", "t2": "heat a mug", "t3": "cool a cup", "t4": "cool a pan"}
+UNLIKE = {"t5": "find two spoons", "t6": "open every drawer", "t7": "bring some fish", "t8": "clean old forks"}
+GOALS = {"t0": "cool a mug", **LIKE, **UNLIKE}
+
+
+def about(task_id):
+    """A lost group of a task, with its text."""
+    found = group(task_id, losses=2)
+    task = replace(found.task, goal=GOALS[task_id])
+    return Group(task, tuple(replace(one, task=task) for one in found.trajectories))
+
+
+@pytest.mark.parametrize("control", ["replay", "text"])
+def test_controls_retrieve_without_reading_the_failure(library, control):
+    """The paper's claim is about reading: these draw as many failed tasks, at random or by the task's text."""
+    curriculum = sampler(library, UnreadAnalyst(), control=control)
+    curriculum.observe([about(task_id) for task_id in GOALS])
+    before = len(library.retrievals())
+    for _ in range(60):
+        curriculum.observe([about("t0")])
+    chosen = Counter(one.chosen_task_id for one in library.retrievals()[before:])
+    assert set(library.modes()) == {"not_read"} and chosen.total() == 4 * 60
+    if control == "text":
+        assert chosen == dict.fromkeys(LIKE, 60)
+    else:
+        assert chosen.keys() == GOALS.keys() - {"t0"} and min(chosen.values()) > 15 and max(chosen.values()) < 45
 
 
 def test_older_failures_come_before_those_of_this_iteration(kept):

@@ -56,7 +56,8 @@ class CurriculumConfig:
     # to tasks of its type that were not played for long; off: as published
     library: Text = ""  # SQLAlchemy URL; empty: a SQLite file in the run folder
     analyst: Text = "model"  # model (the policy itself), rule (detectors), endpoint (a server), or module:Class;
-    # types: a control that reads no failures and draws the share epsilon over the types of tasks alike
+    # controls, which read no failures: replay (failed tasks at random), text (failed tasks of similar text),
+    # types (the share epsilon is drawn over the types of tasks alike)
     temperature: Temperature = 0.5  # of an analyst that samples
     reflection_tokens: Size = 256  # most tokens of a reflection by the policy
     selection_tokens: Size = 128  # most tokens of a selection by the policy
@@ -65,7 +66,7 @@ class CurriculumConfig:
 
     @model_validator(mode="after")
     def _analyst(self) -> CurriculumConfig:
-        check_name("curriculum.analyst", self.analyst, "model", "rule", "endpoint", "types")
+        check_name("curriculum.analyst", self.analyst, "model", "rule", "endpoint", "replay", "text", "types")
         return self
 
 

@@ -82,6 +82,11 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
         lambda c: c.curriculum.analyst != "types",
         "curriculum.analyst=types reads no failures",
     ),
+    (
+        "curriculum.[rsct]*",
+        lambda c: c.curriculum.analyst not in ("replay", "text"),
+        "curriculum.analyst=replay and text read no failures",
+    ),
     (f"{_BY_MODEL} curriculum.temperature", lambda c: c.curriculum.analyst != "rule", "rules write no text"),
     (
         "endpoint.*",
