@@ -56,7 +56,7 @@ REFUSED = {
     "images": (lambda folder: saved(folder, ViTModel(ViTConfig(**SIZES))), "vit is no causal language model: choose"),
     "no weights": (without("model.safetensors"), r"the folder has no weights \(model\.safetensors\)"),
     "pickled": (pickled, r"pickled files \(\.bin\) are not loaded: write them anew with transformers' save_pretrained"),
-    "adapter": (adapter, "an adapter alone: merge it into its model"),
+    "adapter": (adapter, "an adapter without its model"),
     "no tokenizer": (
         without("tokenizer.json", "tokenizer_config.json"),
         r"the folder has no tokenizer \(tokenizer\.json\)",
