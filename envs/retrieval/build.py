@@ -52,7 +52,7 @@ def build_index(
 
     Args:
         corpus: from a file, which the index names.
-        name: of the encoder, ``tfidf`` or ``e5:PATH``; or ``bm25`` or ``lucene``, which need no vectors.
+        name: of the encoder, ``tfidf`` or ``e5:PATH``; or ``bm25`` or ``pyserini``, which need no vectors.
         out: the folder of the index.
         kind: of a dense index: :data:`roleagent.envs.retrieval.dense.index.KINDS`.
         settings: of the encoder, or ``k1`` and ``b`` of ``bm25``, where they are not to be the usual ones.
@@ -256,7 +256,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--corpus", type=Path, required=True, metavar="FILE", help="JSON lines, uncompressed")
     parser.add_argument("--out", type=out_folder, required=True, metavar="DIR", help="the folder of the index")
     parser.add_argument(
-        "--encoder", default="tfidf", metavar="NAME", help="tfidf (default), e5:PATH; or bm25, lucene: no vectors"
+        "--encoder", default="tfidf", metavar="NAME", help="tfidf (default), e5:PATH; or bm25, pyserini: no vectors"
     )
     parser.add_argument("--kind", default="flat", choices=kinds, help="of a dense index (default: %(default)s)")
     parser.add_argument(

@@ -19,8 +19,8 @@ class Manifest:
     """One index.
 
     Attributes:
-        name: of the retriever that it makes: ``bm25``, ``lucene``, ``tfidf``, ``e5:PATH``.
-        kind: of the index: ``bm25``, ``lucene`` or one of :data:`roleagent.envs.retrieval.dense.index.KINDS`.
+        name: of the retriever that it makes: ``bm25``, ``pyserini``, ``tfidf``, ``e5:PATH``.
+        kind: of the index: ``bm25``, ``pyserini`` or one of :data:`roleagent.envs.retrieval.dense.index.KINDS`.
         corpus: path of the passages' file.
         corpus_digest: of its bytes.
         passages: how many there are.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # FAISS takes a second to load, and not every retriever needs
 K1, B = 1.2, 0.75
 """BM25's parameters for questions over short passages: Lucene's own defaults, and the choice of docs/retrieval.md."""
 LARGEST = 1 << 18  # passages of an index that is built in memory, on the way
-_BETWEEN = re.compile(r"\+(?=(?:bm25|lucene|tfidf)(?:\+|$)|\w+:)")  # a path may hold a plus
+_BETWEEN = re.compile(r"\+(?=(?:bm25|pyserini|tfidf)(?:\+|$)|\w+:)")  # a path may hold a plus
 INDEX, ENCODER = "index.faiss", "encoder"  # what a dense index' folder holds besides its manifest
 
 
@@ -32,7 +32,7 @@ def open_retriever(
     """The retriever that a word names.
 
     Args:
-        spec: ``tfidf``, ``bm25``, ``lucene``, ``e5:PATH``; two or more of them with ``+`` between, for reciprocal rank
+        spec: ``tfidf``, ``bm25``, ``pyserini``, ``e5:PATH``; two or more with ``+`` between, for reciprocal rank
             fusion; or the URL of a service, several with commas between.
         corpus: the passages; None only for a service, which has its own.
         folder: of the index that ``roleagent index build`` made, or one that holds such folders, each called by the
@@ -41,7 +41,7 @@ def open_retriever(
 
     Raises:
         RetrievalError: there is no such retriever, no such index, or it does not fit the corpus or the encoder.
-        gymnasium.error.DependencyNotInstalled: of ``lucene``.
+        gymnasium.error.DependencyNotInstalled: of ``pyserini``.
     """
     if spec.startswith(("http://", "https://")):
         return HTTPRetriever(spec)
@@ -88,10 +88,10 @@ def open_index(
     try:
         if manifest.kind == "bm25":
             return LexicalRetriever("bm25", BM25.open(folder), corpus)
-        if manifest.kind == "lucene":
+        if manifest.kind == "pyserini":
             from roleagent.envs.retrieval.lexical.lucene import LuceneIndex
 
-            return LexicalRetriever("lucene", LuceneIndex.open(folder), corpus)
+            return LexicalRetriever("pyserini", LuceneIndex.open(folder), corpus)
     except ValueError as error:
         raise RetrievalError(str(error)) from error
     from roleagent.envs.retrieval.dense.encoders import FITTED, TfidfEncoder, open_encoder
@@ -139,6 +139,6 @@ def _lucene(corpus: Passages) -> SearchIndex:
     return index
 
 
-LEXICAL: dict[str, Callable[[Passages], SearchIndex]] = {"bm25": _bm25, "lucene": _lucene}
+LEXICAL: dict[str, Callable[[Passages], SearchIndex]] = {"bm25": _bm25, "pyserini": _lucene}
 
 __all__ = ["ENCODER", "INDEX", "K1", "LEXICAL", "B", "open_index", "open_retriever"]

@@ -1,5 +1,7 @@
 """``RoleAgent/SearchQA-v0``: answers and passages, retrieval that fails, predictions that count."""
 
+from importlib.util import find_spec
+
 import gymnasium
 import pytest
 
@@ -122,3 +124,15 @@ def test_answers_in_passages_are_not_judged():
     env.reset(seed=0)
     text, reward, terminated, *_ = env.step("<search>Beijing</search>")
     assert "<answer>Beijing</answer>" in text and (reward, terminated) == (0, False)
+
+
+def test_pyserini_is_called_as_in_webshop():
+    """It was `lucene` here, and `pyserini` was taken for an encoder."""
+    arguments = {"data_dir": "generated", "retriever": "pyserini"}
+    if find_spec("pyserini") is None:
+        with pytest.raises(gymnasium.error.DependencyNotInstalled, match=r"pip install 'roleagent\[pyserini\]'"):
+            gymnasium.make("RoleAgent/SearchQA-v0", **arguments)
+        pytest.skip("needs the extra [pyserini]")
+    env = gymnasium.make("RoleAgent/SearchQA-v0", **arguments)
+    _, info = env.reset(seed=0)
+    assert read_information(env.step(f"search[{info['goal']}]")[0])
