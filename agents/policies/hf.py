@@ -268,6 +268,9 @@ class HFPolicy:
         tokenizer: its tokenizer.
         generator: source of all sampling, seeded by the policy's owner; may be on another device than the model.
         context_length: most tokens of prompt and completion; by default what the model was made for.
+
+    Attributes:
+        known: sampled tokens are below it: a padded vocabulary has more tokens than the tokenizer.
     """
 
     def __init__(
@@ -290,7 +293,7 @@ class HFPolicy:
         self.literal, self.single_token = texts.literal, texts.single_token
         # cuDNN, torch's first choice on an H100, plans anew for each new shape, and here nearly every shape is new.
         torch.backends.cuda.enable_cudnn_sdp(False)
-        self._known = known_tokens(model, tokenizer)
+        self.known = known_tokens(model, tokenizer)
         self._cache: SlotCache | None = None
         self._own: OwnCacheSampler | None = None
 
@@ -403,14 +406,14 @@ class HFPolicy:
             with self._inference():
                 if road.means is not None:
                     if self._own is None:
-                        self._own = OwnCacheSampler(self.model, road.means, self._known, self.context_length)
+                        self._own = OwnCacheSampler(self.model, road.means, self.known, self.context_length)
                     replies = self._own.generate(requests, limits, temperature, self.generator)
                 else:
                     if self._cache is None:
                         self._cache = SlotCache(self.model.config.get_text_config().num_hidden_layers, self.device)
                     distinct = len({request.slot for request in requests}) == len(requests)
                     sample = generate_replies if distinct else generate_branches
-                    decoder = Decoder(self.model, self._known, road.own_head)
+                    decoder = Decoder(self.model, self.known, road.own_head)
                     replies = sample(decoder, self._cache, requests, limits, temperature, self.generator)
         except BaseException as error:
             self.clear_cache()  # the cache no longer holds what its records describe

@@ -159,6 +159,7 @@ class LocalEngine:
         self._level = sleep_level(config) if torch.cuda.is_available() else 0
         self._asleep: set[str] = set()  # what is away: "weights", "kv_cache"
         self._empty = False
+        self._vocabulary = policy.model.config.get_text_config().vocab_size
         self._bare = True  # it lacks the weights beside the adapter
         self._adapter: Any = None
         self._numbers = itertools.count()
@@ -185,7 +186,7 @@ class LocalEngine:
         for place, request in enumerate(requests):
             prompt, number = {"prompt_token_ids": list(request.prompt_ids)}, str(next(self._numbers))
             self._asked[number] = key, place
-            params = sampling(request, temperature)
+            params = sampling(request, temperature, self._vocabulary)
             self._llm.llm_engine.add_request(number, prompt, params, lora_request=self._adapter)
 
     def wait(self) -> list[tuple[int, list[Completion]]]:

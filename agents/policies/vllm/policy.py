@@ -73,6 +73,7 @@ class VLLMPolicy:
         self.end_ids, self.eos_id = policy.end_ids, policy.eos_id
         self.encode, self.decode = policy.encode, policy.decode
         self.literal, self.single_token = policy.literal, policy.single_token
+        self._known = policy.known
         self.version = -1  # of weights that it does not have
         self._engine, self._rank, self._alpha = engine, rank, alpha
         self.reseed(policy.generator.initial_seed())
@@ -118,7 +119,7 @@ class VLLMPolicy:
             raise ValueError(f"a prompt of {length} tokens does not fit a context of {self.context_length}")
         limit = min(request.max_tokens, self.context_length - length)
         seed = int(generator.integers(2**62))
-        return SampleRequest(tuple(request.prompt_ids), limit, tuple(sorted(request.stop_ids)), seed)
+        return SampleRequest(tuple(request.prompt_ids), limit, tuple(sorted(request.stop_ids)), seed, self._known)
 
     def sync(self, weights: Weights, version: int) -> None:
         """Copies the learner's weights; with an adapter all of them once, then only the adapter."""

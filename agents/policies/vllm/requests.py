@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from roleagent.agents.policies.vllm.sync import ADAPTER
 from roleagent.types import Completion
 
-PROTOCOL = 3
+PROTOCOL = 4
 """The version of what a run and a server say to each other."""
 
 _NO_PART = (
@@ -26,12 +27,14 @@ class SampleRequest:
     Attributes:
         stop_ids: tokens that end the reply, and belong to it.
         seed: of its sampling: the answer does not depend on what is asked beside it.
+        known: sampled tokens are below it: a padded vocabulary has more tokens than the tokenizer.
     """
 
     prompt_ids: tuple[int, ...]
     max_tokens: int
     stop_ids: tuple[int, ...]
     seed: int
+    known: int
 
 
 def model_shape(config: Any) -> dict[str, Any]:
@@ -50,16 +53,17 @@ def read_request(body: Any, vocabulary: int, context: int) -> SampleRequest:
     Raises:
         ValueError: it is none, or one that whatever computes it would not survive.
 
-    >>> body = {"prompt_ids": [5, 6], "max_tokens": 3, "stop_ids": [-1, 9], "seed": 1}
+    >>> body = {"prompt_ids": [5, 6], "max_tokens": 3, "stop_ids": [-1, 9], "seed": 1, "known": 10}
     >>> read_request(body, vocabulary=10, context=5)
-    SampleRequest(prompt_ids=(5, 6), max_tokens=3, stop_ids=(-1, 9), seed=1)
+    SampleRequest(prompt_ids=(5, 6), max_tokens=3, stop_ids=(-1, 9), seed=1, known=10)
     """
     try:
-        request = SampleRequest(tuple(body["prompt_ids"]), body["max_tokens"], tuple(body["stop_ids"]), body["seed"])
+        texts = tuple(body["prompt_ids"]), body["max_tokens"], tuple(body["stop_ids"])
+        request = SampleRequest(*texts, body["seed"], body["known"])
     except (KeyError, TypeError) as error:
-        raise ValueError("a request has prompt_ids, max_tokens, stop_ids and seed") from error
+        raise ValueError("a request has prompt_ids, max_tokens, stop_ids, seed and known") from error
     prompt, stops, room = request.prompt_ids, request.stop_ids, context - len(request.prompt_ids)
-    if any(type(number) is not int for number in (*prompt, *stops, request.max_tokens, request.seed)):
+    if any(type(number) is not int for number in (*prompt, *stops, request.max_tokens, request.seed, request.known)):
         raise ValueError("a request is made of whole numbers")
     if not prompt or min(prompt) < 0 or max((*prompt, *stops)) >= vocabulary:
         raise ValueError(f"a prompt has tokens, and there are {vocabulary}: 0 and up")
@@ -67,11 +71,13 @@ def read_request(body: Any, vocabulary: int, context: int) -> SampleRequest:
         raise ValueError(f"{len(prompt)} tokens and {request.max_tokens} more do not fit a context of {context}")
     if not 0 <= request.seed < 2**63:
         raise ValueError("a seed has 63 bits")
+    if not 1 <= request.known <= vocabulary:
+        raise ValueError(f"the tokens that may be sampled are 1 to {vocabulary}")
     return request
 
 
-def sampling(request: SampleRequest, temperature: float) -> Any:
-    """vLLM's ``SamplingParams`` for a request; the answer comes whole."""
+def sampling(request: SampleRequest, temperature: float, vocabulary: int) -> Any:
+    """vLLM's ``SamplingParams`` for a request to a model of so many tokens; the answer comes whole."""
     from vllm import SamplingParams  # pyright: ignore[reportAttributeAccessIssue] - it may be missing
     from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports] - it may be missing
 
@@ -81,6 +87,7 @@ def sampling(request: SampleRequest, temperature: float) -> Any:
         stop_token_ids=sorted(token for token in request.stop_ids if token >= 0),
         ignore_eos=True,  # the stop tokens alone decide
         seed=request.seed,
+        logit_bias=dict.fromkeys(range(request.known, vocabulary), -math.inf) or None,
         logprobs=0,  # of the sampled token
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,

@@ -90,10 +90,10 @@ class Service:
         if type(temperature) not in (int, float) or not 0 <= temperature < math.inf:
             raise ValueError("a temperature is a number from 0 on")
         requests = [read_request(one, vocabulary, context) for one in body["requests"]]
-        return {"answers": await asyncio.gather(*(self._one(request, temperature) for request in requests))}
+        wanted = [sampling(request, temperature, vocabulary) for request in requests]
+        return {"answers": await asyncio.gather(*map(self._one, requests, wanted))}
 
-    async def _one(self, request: SampleRequest, temperature: float) -> tuple[Any, ...]:
-        wanted = sampling(request, temperature)
+    async def _one(self, request: SampleRequest, wanted: Any) -> tuple[Any, ...]:
         prompt = {"prompt_token_ids": list(request.prompt_ids)}
         answers = self.engine.generate(prompt, wanted, str(next(self._numbers)), lora_request=self._adapter)
         [whole] = [output async for output in answers]

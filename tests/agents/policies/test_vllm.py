@@ -22,7 +22,7 @@ import yaml
 from programs import ROOT, default_signals, run
 from tiny import tokenizer
 
-from roleagent.agents.policies.hf import PolicyError
+from roleagent.agents.policies.hf import HFPolicy, PolicyError
 from roleagent.agents.policies.scratch_model import build_policy
 from roleagent.agents.policies.vllm.engine import (
     LocalEngine,
@@ -208,10 +208,8 @@ def test_weights_of_all_types_and_shapes_arrive_whole():
     assert sorted(broken) == [1, 2]
 
 
-QUESTION = {"prompt_ids": [5, 6], "max_tokens": 3, "stop_ids": [-1], "seed": 1}
-
-
 SMALL = small().model.config
+QUESTION = {"prompt_ids": [5, 6], "max_tokens": 3, "stop_ids": [-1], "seed": 1, "known": SMALL.vocab_size}
 DESCRIPTION = {
     "protocol": PROTOCOL,
     "context": CONTEXT,
@@ -253,6 +251,8 @@ def service():
         {"stop_ids": [2**70]},
         {"seed": 2**63},
         {"seed": None},
+        {"known": SMALL.vocab_size + 1},
+        {"known": 0},
     ],
     ids=str,
 )
@@ -329,7 +329,7 @@ def pool(monkeypatch):
     pytest.importorskip("starlette")
     from served import Served
 
-    monkeypatch.setattr("roleagent.agents.policies.vllm.server.sampling", lambda request, temperature: request)
+    monkeypatch.setattr("roleagent.agents.policies.vllm.server.sampling", lambda request, *_: request)
     monkeypatch.setattr("roleagent.agents.policies.vllm.server.answer", lambda output: output)
     engines = [StandIn() for _ in range(3)]
     with contextlib.ExitStack() as stack:
@@ -588,6 +588,25 @@ class TestPolicy:
             ask(actor, [[7] * CONTEXT])
         assert ask(actor, []) == []
         assert [answer.finish_reason for answer in ask(actor, prompts()[:2], n=0)] == ["length"] * 2
+
+
+@NEEDS_VLLM
+def test_padding_of_a_vocabulary_is_never_sampled(tmp_path):
+    """However probable it is."""
+    policy = small()
+    known = len(policy.tokenizer)
+    policy.model.resize_token_embeddings(known + 64, mean_resizing=False)
+    with torch.no_grad():
+        head = policy.model.get_output_embeddings().weight
+        head[known:] = 3 * head[:64]
+    policy = HFPolicy(policy.model, policy.tokenizer, policy.generator, CONTEXT)
+    save_policy(policy, tmp_path / "padded")
+    with serving(tmp_path / "padded") as url:
+        actor = open_vllm(load(overrides=[*OPTIONS, f"vllm.url={url}"]), policy)
+        actor.sync(ModuleWeights(policy.model), 0)
+        for temperature in (0.0, 1.0):
+            for answer in ask(actor, prompts(), temperature):
+                assert max(answer.token_ids) < known
 
 
 @NEEDS_VLLM
