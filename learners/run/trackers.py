@@ -23,6 +23,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 from roleagent.config import Config, ConfigError, to_dict
 from roleagent.files import write_whole
@@ -246,15 +247,23 @@ def chosen(config: Config) -> list[str]:
 
 
 def check_trackers(config: Config) -> None:
-    """Refuses trackers whose package is missing.
+    """Refuses trackers whose package is missing, and a run folder that MLflow cannot name in the URL of its database.
 
     Raises:
-        ConfigError: one line with the command that installs it.
+        ConfigError: one line with the solution.
     """
     for name in chosen(config):
         if importlib.util.find_spec(name) is None:
             extra = "tensorboard" if name == "tensorboard" else f"'roleagent[{name}]'"
             raise ConfigError(f"tracking.to={name} needs a package that is not installed: pip install {extra}")
+        path = str(config.folder.resolve())
+        in_folder = name == "mlflow" and not os.environ.get("MLFLOW_TRACKING_URI")
+        # What reads the URL may decode it, depending on its version, so no form of it is the same path for all.
+        if in_folder and (unquote(path) != path or "?" in path):
+            raise ConfigError(
+                f"tracking.to=mlflow: MLflow cannot keep its database in {path}. Name a run_dir without ? and "
+                "%-codes, or a server in MLFLOW_TRACKING_URI"
+            )
 
 
 class Tracking:

@@ -225,6 +225,18 @@ def test_a_tracker_that_fails_is_warned_of_once_and_left_alone(tmp_path, monkeyp
     assert len(warnings) == 1 and "trackio failed (no route to host)" in warnings[0]
 
 
+def test_a_run_folder_that_is_no_part_of_a_url_is_refused_for_mlflow_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda *asked: asked)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    for folder in ("what?", "100%20"):
+        with pytest.raises(ConfigError, match=r"MLflow cannot keep its database in .*MLFLOW_TRACKING_URI"):
+            tracking.check_trackers(config_for("mlflow", tmp_path / folder))
+        tracking.check_trackers(config_for("tensorboard", tmp_path / folder))
+    tracking.check_trackers(config_for("mlflow", tmp_path / "50% of it's ü, #1"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
+    tracking.check_trackers(config_for("mlflow", tmp_path / "what?"))
+
+
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
 def test_a_missing_package_is_one_line_before_the_run_begins(name, tmp_path, monkeypatch):
     find = importlib.util.find_spec
