@@ -177,7 +177,7 @@ def _means(model: PreTrainedModel, text: Tensor) -> Means:
         return agrees(logits, ids, 1) and agrees(read(ids, len(text) - 1, len(text), cache)[0], ids, 0)
 
     def joins(behind: int) -> bool:
-        """Two rows, of which the second is ``behind`` tokens shorter, give two tokens; the second goes on alone."""
+        """Two rows, of which the second is ``behind`` tokens shorter, give two tokens; the second continues alone."""
         ends = [len(text) - 3, len(text) - 3 - behind]
         texts = [text, text.flip(0)[behind:]]  # which ends as the other one
         rows = [read(row[None], 0, end)[1] for row, end in zip(texts, ends, strict=True)]
