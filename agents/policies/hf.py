@@ -244,7 +244,7 @@ def _without_load_report() -> Iterator[None]:
 
 
 def _check_weights(model: PreTrainedModel, report: Mapping[str, Any]) -> None:
-    """Refuses weights that are not those of ``config.json``: transformers would continue with random numbers, or without them.
+    """Refuses weights that are not those of ``config.json``: transformers takes random numbers for missing ones.
 
     Raises:
         OSError: a weight is missing, of another shape, or of a layer that the model has not.

@@ -24,7 +24,8 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
+from operator import add
 from typing import Literal
 
 import numpy as np
@@ -171,7 +172,8 @@ class Goals(Immutable, Sequence[Goal]):
         if self.kind == "human":
             return 1
         counts = self.catalogue.attribute_counts
-        return sum(1.0 / counts[attribute] for attribute in attributes) / len(attributes)
+        # One after another, as the original adds: from Python 3.12 on `sum` rounds otherwise.
+        return reduce(add, (1.0 / counts[attribute] for attribute in attributes)) / len(attributes)
 
 
 def prices(catalogue: Catalogue, rng: random.Random) -> array[float]:
