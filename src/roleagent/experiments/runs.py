@@ -8,6 +8,7 @@ import math
 import multiprocessing
 import os
 import resource
+import runpy
 import shutil
 import subprocess
 import sys
@@ -23,10 +24,12 @@ import yaml
 from roleagent.config import Config, ConfigError, load, to_dict
 from roleagent.files import make_whole, write_whole
 from roleagent.learners.run.folder import AFTER_WARM_START, read_config
-from roleagent.program import tune_cpu
 
 KEPT = ("train.keep_checkpoints=1", "train.keep_warmstart=on")  # the controls begin where the warm start ended
-_LOADED = ("roleagent.agents.policies.hf", "roleagent.learners.run.checkpoints", "roleagent.programs.evaluate")
+_LOADED = (  # most of what an evaluation of a run imports
+    *("roleagent.agents.evaluation.play", "roleagent.agents.policies.hf", "roleagent.learners.run.checkpoints"),
+    "roleagent.reports.eval_display",
+)
 _STARTS = threading.Lock()  # multiprocessing asks for the state of all processes when one starts or is joined
 MEMORY_UNIT = 2**20 if sys.platform == "darwin" else 2**10  # of ru_maxrss, per MiB
 
@@ -164,18 +167,16 @@ def _plays_by(config: Config) -> tuple[Any, ...]:
 
 def _evaluate(arguments: Sequence[str], log: Path | None, costs: Path, began: float) -> None:
     """The forked process; ``began`` by the clock of the system."""
-    from roleagent.programs.evaluate import main
-
     with log.open("a") if log else contextlib.nullcontext() as stream:
         if stream is not None:
             os.dup2(stream.fileno(), 1)
             os.dup2(stream.fileno(), 2)
-    sys.argv = ["roleagent evaluate"]  # the name in messages
-    print("$", sys.argv[0], *arguments, flush=True)
-    tune_cpu()
-    status = main(arguments)
-    _add_cost(costs, time.time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    sys.exit(status)
+    sys.argv = ["roleagent evaluate", *arguments]
+    print("$", *sys.argv, flush=True)
+    try:
+        runpy.run_module("roleagent.programs.evaluate", run_name="__main__")  # as the command does
+    finally:
+        _add_cost(costs, time.time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def iterations_of(folder: Path) -> list[dict[str, Any]]:
