@@ -134,8 +134,8 @@ class Method:
         modulates: whether predictions change advantages: they are then asked for where they do.
         critic: whether a value model turns ``advantages``, which are rewards, into advantages (PPO).
         reads_world: whether the loss takes the tokens of the world, too (:attr:`SampledTokens.world`).
-        own_loss: whether it has another loss than Eq. 9: then section ``loss`` has hardly an effect, and tokens of
-            advantage 0 may have a gradient. Known by itself; a loss that calls the one of Eq. 9 sets it to False.
+        own_loss: whether it has another loss than Eq. 9: then ``loss.clip_*`` have no effect, and tokens of advantage 0
+            may have a gradient. True of a class that writes ``loss``, unless it says False.
         training: None: reinforcement (``train.py``); a method of another kind defines ``training(self, start)``.
         stage: the name of what follows the warm start, in the log.
         brings: its name in the last lines of a run.
@@ -163,8 +163,8 @@ class Method:
     plays: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
-        if "own_loss" not in vars(cls):
-            cls.own_loss = cls.loss is not Method.loss
+        if "loss" in vars(cls) and "own_loss" not in vars(cls):
+            cls.own_loss = True
 
     def __init__(self, config: Config):
         self.config, self.options, self.estimator = config, config.options, Estimator.of(config)
@@ -298,4 +298,4 @@ def loss_of(method: Method) -> Loss:
     return lambda tokens: function(tokens, options)
 
 
-__all__ = ["Iteration", "Loss", "Method", "SampledTokens", "Start", "loss_of", "method_of"]
+__all__ = ["Iteration", "Loss", "Method", "SampledTokens", "Start", "checked_loss", "loss_of", "method_of"]

@@ -36,7 +36,7 @@ def ours(
 
     kl = KL if case == "kl" else 0.0
     config = Config(
-        loss=LossConfig(*CLIP, kl=kl),
+        loss=LossConfig(clip_low=CLIP[0], clip_high=CLIP[1], kl=kl),
         optim=OptimConfig(warmup_steps=1, micro_batch_tokens=options.budget, minibatches=1),
     )
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "model")

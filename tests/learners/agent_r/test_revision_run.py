@@ -20,6 +20,7 @@ from roleagent.learners.agent_r import iterate
 from roleagent.learners.agent_r import learning as imitation
 from roleagent.learners.agent_r import learning as preference
 from roleagent.learners.agent_r.data import RevisionData
+from roleagent.learners.run import evaluation
 from roleagent.random_streams import random_stream
 
 pytestmark = pytest.mark.slow
@@ -141,7 +142,7 @@ def test_killed_in_every_part_of_an_iteration_it_ends_in_the_same_bits(config, w
         ("evaluate_split", 1),  # both iterations have learned; the last evaluation is lost
     ):
         with pytest.MonkeyPatch.context() as patch:
-            module = {"imitation_step": imitation, "evaluate_split": train}.get(name, iterate)
+            module = {"imitation_step": imitation, "evaluate_split": evaluation}.get(name, iterate)
             Killed(patch, name, at, module)
             assert train.main(arguments) == 130, name
     assert train.main(arguments) == 0
