@@ -24,7 +24,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from roleagent.config import Config, ConfigError
-from roleagent.config.methods import NoOptions, method_class
+from roleagent.config.methods import METHODS, NoOptions, method_class
 from roleagent.imports import load_object
 from roleagent.learners.advantages import Advantages, Estimator, outcome_advantages, with_terms
 from roleagent.learners.rewards import Values
@@ -247,6 +247,11 @@ class Method:
         return rows
 
 
+def known_class(config: Config) -> type[Method]:
+    """The class of a method of this project; of a user's, which a report does not import, the base class."""
+    return method_class(config.method) if config.method in METHODS else Method
+
+
 def method_of(config: Config) -> Method:
     """The method of a configuration."""
     return method_class(config.method)(config)
@@ -298,4 +303,14 @@ def loss_of(method: Method) -> Loss:
     return lambda tokens: function(tokens, options)
 
 
-__all__ = ["Iteration", "Loss", "Method", "SampledTokens", "Start", "checked_loss", "loss_of", "method_of"]
+__all__ = [
+    "Iteration",
+    "Loss",
+    "Method",
+    "SampledTokens",
+    "Start",
+    "checked_loss",
+    "known_class",
+    "loss_of",
+    "method_of",
+]

@@ -342,8 +342,8 @@ def _weights(learner: Learner, batch: Batch, chosen: Sequence[int], trajectories
 def _is_taught(learner: Learner, batch: Batch, number: int, method: Method) -> bool:
     """Whether the sampled tokens of a segment have a gradient: those of advantage 0 have none in the clipped objective
     without a KL term. Of another loss nothing is known."""
-    known = not (learner.config.loss.kl or learner.config.loss.function or method.own_loss)
-    return not known or bool(batch.columns["advantages"][number].any())
+    other = learner.config.loss.kl or learner.config.loss.function or method.own_loss
+    return bool(other or batch.columns["advantages"][number].any())
 
 
 def _is_trained(learner: Learner, batch: Batch, number: int, method: Method) -> bool:

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from roleagent.config import Config
-from roleagent.config.methods import METHODS, method_class
-from roleagent.learners.method import Method
+from roleagent.learners.method import Method, known_class
 from roleagent.learners.run.metrics import HELD_OUT, INVALID_ACTIONS, WINDOW
 
 if TYPE_CHECKING:
@@ -215,8 +214,7 @@ def signs_of(config: Config, method: Method | None = None) -> dict[str, Sign]:
 
     Zero-variance groups are a sign only if the method compares the episodes of a group.
     """
-    # A report imports no user's method.
-    known = method or (method_class(config.method) if config.method in METHODS else Method)
+    known = method or known_class(config)
     comparing = known.compares_outcomes or known.compares_states
     signs = {name: sign for name, sign in SIGNS.items() if comparing or sign is not zero_variance}
     return signs | {"penalties": penalties(config.estimator.rewards)}

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from roleagent.config import Config
-from roleagent.config.methods import NO_REINFORCEMENT
+from roleagent.learners.method import known_class
 from roleagent.learners.run.metrics import (
     FEWEST,
     HELD_OUT,
@@ -249,7 +249,7 @@ def diagnose(run: Path) -> list[Finding]:
     """
     log = Log(run)
     if not log.rows:
-        reinforces = log.config.method not in NO_REINFORCEMENT
+        reinforces = known_class(log.config).stage == "train"
         reason = "no iteration is logged yet" if reinforces else "no reinforcement in this run"
         return [Finding("iterations", "note", reason, "roleagent report shows imitation")]
     found = [finding for cause in CAUSES for finding in cause(log)]

@@ -33,8 +33,6 @@ METHODS = {
     "sft": "roleagent.learners.sft.method:SFT",
 }
 
-NO_REINFORCEMENT = ("agent_r", "eto", "sft")
-
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class NoOptions:
@@ -75,4 +73,4 @@ def method_class(name: Any) -> Any:
     return own
 
 
-__all__ = ["METHODS", "NO_REINFORCEMENT", "NoOptions", "method_class"]
+__all__ = ["METHODS", "NoOptions", "method_class"]
