@@ -318,6 +318,7 @@ def open_local(options: argparse.Namespace, target: EvalTarget, config: Config) 
 
     transformers.logging.disable_progress_bar()  # our display shows progress
     generator, policy = torch.Generator(own_device()), config.policy
+    torch.set_float32_matmul_precision(policy.matmul_precision)
     if target.run is None:
         path, dtype = target.model, policy.dtype
         return HFPolicy.from_path(path, generator, dtype, policy.context), None

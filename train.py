@@ -81,6 +81,7 @@ def run_stages(run: Run, split: EnvSplit, held_out: EnvSplit) -> dict[str, Any]:
     """Warm start, first evaluation, RL (or more imitation) and second evaluation; continues a resumed run."""
     config = run.config
     torch.manual_seed(config.seed)  # only for dropout in models of other authors
+    torch.set_float32_matmul_precision(config.policy.matmul_precision)
     policy = run.open_policy()  # before the demonstrations: a model that cannot be played is refused at once
     data = SFTData.collect(run, split)
     policy = policy or run.build_policy(data.new_policy)

@@ -9,7 +9,8 @@ that averages gradients over R ranks must be given R times the loss.)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +22,6 @@ from roleagent.learners.engine.prefix_sharing import select_rows
 from roleagent.learners.run.ranks import Ranks
 from roleagent.segment import ACTION, PREDICTION, TEXT
 from roleagent.types import Segment
-
-if TYPE_CHECKING:
-    from roleagent.learners.method import SampledTokens
 
 _KINDS = 4  # CONTEXT, ACTION, PREDICTION, TEXT
 PREDICTION_WEIGHT = 0.5
@@ -123,87 +121,109 @@ def _kinds(segments: Sequence[Segment]) -> np.ndarray:
     return np.concatenate([segment.token_kind for segment in segments] or [np.zeros(0, np.int8)])
 
 
-def policy_loss(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
-    weights: Tensor,
-    clip_low: float = 0.2,
-    clip_high: float = 0.28,
-    ref_logprobs: Tensor | None = None,
-    kl_coefficient: float = 1e-3,
-    level: str = "token",
-    segments: Tensor | None = None,
-    importance: Tensor | None = None,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Clipped surrogate against the old policy, plus a KL penalty towards the reference.
+@dataclass(frozen=True)
+class SampledTokens:
+    """The tokens of a micro-batch that are scored: what a loss is a function of. All tensors are ``(N,)``.
 
-    -Σ w·c·min(ρA, clip(ρ, 1 - clip_low, 1 + clip_high)·A) + β Σ w·KL, with ρ = π/π_old, c = 1 and the k3 estimator
-    KL ≈ q - log q - 1, q = π_ref/π (never negative, unbiased under π).
+    Attributes:
+        logprobs: log π of the policy that learns, at the sampling temperature, in nats, with gradient.
+        old_logprobs: of the policy before the update.
+        advantages: of each token's turn.
+        weights: of each token in the mean over the batch (``loss.aggregation``): a loss is a *sum* of weighted tokens,
+            and micro-batches, minibatches and ranks are added up. Tokens of weight 0 are not to be trained: their other
+            numbers mean nothing, and may be infinite, so select with ``torch.where`` before an ``exp``.
+        kinds: ACTION, PREDICTION, or TEXT, the world's (:mod:`roleagent.segment`).
+        segments: the number of each token's segment within the micro-batch, ascending.
+        entropies: of the distributions that the tokens were drawn from, in nats, without gradient.
+        ref_logprobs: of the reference; None with ``loss.kl=0``.
+        importance: a bounded weight for tokens that another engine sampled, without gradient; None: 1.
+        world: with ``Method.reads_world`` the weight of each token of the world behind the first reply, 0 for all
+            others. They are 1 together in each optimizer step.
+    """
+
+    logprobs: Tensor
+    old_logprobs: Tensor
+    advantages: Tensor
+    weights: Tensor
+    kinds: Tensor
+    segments: Tensor
+    entropies: Tensor
+    ref_logprobs: Tensor | None = None
+    importance: Tensor | None = None
+    world: Tensor | None = None
+
+
+Loss = Callable[[SampledTokens], tuple[Tensor, dict[str, Tensor]]]
+
+
+def checked_loss(found: Any, tokens: SampledTokens) -> tuple[Tensor, dict[str, Tensor]]:
+    """What a loss returned.
+
+    Raises:
+        ValueError: it is no pair of a scalar with gradient and a dictionary of scalars.
+    """
+    try:
+        loss, sums = found
+        fits = isinstance(loss, torch.Tensor) and loss.dim() == 0
+        fits = fits and (loss.requires_grad or not tokens.weights.any()) and isinstance(sums, dict)
+        fits = fits and all(isinstance(value, torch.Tensor) and value.dim() == 0 for value in sums.values())
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise ValueError(
+            "a loss must return a scalar tensor with a gradient, and a dictionary of scalar tensors "
+            "(docs/write_a_method.md)"
+        )
+    return loss, sums
+
+
+def policy_loss(tokens: SampledTokens, options: LossConfig) -> tuple[Tensor, dict[str, Tensor]]:
+    """Clipped surrogate against the old policy, plus a KL penalty towards the reference (Eq. 9).
+
+    -Σ w·c·min(ρA, clip(ρ, 1 - clip_low, 1 + clip_high)·A) + β Σ w·KL, with ρ = π/π_old, c the importance weight and the
+    k3 estimator KL ≈ q - log q - 1, q = π_ref/π (never negative, unbiased under π).
 
     Args:
-        logprobs: of the sampled tokens under the current policy, at the sampling temperature; any shape.
-        old_logprobs: the same under the old policy; same shape, as are all below.
-        advantages: the turn's advantage on each of its tokens.
-        weights: from :func:`token_weights`; tokens of weight 0 have no influence, whatever their other values.
-        ref_logprobs: under the reference policy; None for no penalty.
-        level: ``"token"``: ρ is the token's own. Otherwise all tokens of a segment share one: ``"sequence"`` their
-            geometric mean (GSPO), ``"product"`` their product, the true ratio of the sequence (RLOO).
-        segments: int64, the segment of each token; for a level other than ``"token"``.
-        importance: c, a truncated weight for tokens sampled by another engine, without gradient.
+        tokens: of a micro-batch.
+        options: ``clip_low``, ``clip_high``, ``kl`` (β), and ``importance_level``: with ``token`` ρ is the token's own.
+            Otherwise all tokens of a segment share one: ``sequence`` their geometric mean (GSPO), ``product`` their
+            product, the true ratio of the sequence (RLOO).
 
     Returns:
-        the loss (a scalar to be *summed* over micro-batches), and sums over tokens: ``tokens``, ``clipped``,
-        ``ratio``, ``kl`` and ``logprob_gap`` (|Δ log π| between learner and old policy, near 0 on the first step after
-        a rollout if both have the same weights). See :func:`mean_metrics`.
+        the loss (a scalar to be *summed* over micro-batches), and the sums ``clipped``, ``ratio`` and ``kl``.
     """
-    trained = weights != 0
+    trained, advantages = tokens.weights != 0, tokens.advantages
+    low, high = 1.0 - options.clip_low, 1.0 + options.clip_high
     # Selected before exp: an infinity at a masked token would make the gradient NaN through 0·∞.
-    log_ratio = torch.where(trained, logprobs - old_logprobs, 0.0)
-    ratio = bounded_exp(log_ratio if level == "token" else _shared(log_ratio, trained, segments, level))
-    surrogate = torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
-    loss = -((weights if importance is None else weights * importance) * surrogate).sum()
-    kl = torch.zeros_like(ratio)
-    if ref_logprobs is not None:
-        kl = k3(torch.where(trained, ref_logprobs - logprobs, 0.0))
-        loss = loss + kl_coefficient * (weights * kl).sum()
-    with torch.no_grad():
-        clipped = ((advantages > 0) & (ratio > 1.0 + clip_high)) | ((advantages < 0) & (ratio < 1.0 - clip_low))
-        metrics = {
-            "tokens": trained.sum(),
-            "clipped": (clipped & trained).sum(),
-            "ratio": (ratio * trained).sum(),
-            "kl": kl.sum(),
-            "logprob_gap": log_ratio.abs().sum(),
-        }
-    return loss, {name: value.detach().float() for name, value in metrics.items()}
-
-
-def clipped_loss(tokens: SampledTokens, options: LossConfig) -> tuple[Tensor, dict[str, Tensor]]:
-    """:func:`policy_loss` with the options of section ``loss``: the loss of a method that has none of its own."""
-    return policy_loss(
-        tokens.logprobs,
-        tokens.old_logprobs,
-        tokens.advantages,
-        tokens.weights,
-        options.clip_low,
-        options.clip_high,
-        tokens.ref_logprobs,
-        options.kl,
-        options.importance_level,
-        tokens.segments,
-        tokens.importance,
-    )
+    log_ratio = torch.where(trained, tokens.logprobs - tokens.old_logprobs, 0.0)
+    if options.importance_level != "token":
+        log_ratio = _shared(log_ratio, trained, tokens.segments, options.importance_level)
+    ratio = bounded_exp(log_ratio)
+    surrogate = torch.minimum(ratio * advantages, ratio.clamp(low, high) * advantages)
+    weights = tokens.weights if tokens.importance is None else tokens.weights * tokens.importance
+    loss, kl = -(weights * surrogate).sum(), torch.zeros_like(ratio)
+    if tokens.ref_logprobs is not None:
+        kl = k3(torch.where(trained, tokens.ref_logprobs - tokens.logprobs, 0.0))
+        loss = loss + options.kl * (tokens.weights * kl).sum()
+    clipped = ((advantages > 0) & (ratio > high)) | ((advantages < 0) & (ratio < low))
+    return loss, {
+        "clipped": (clipped & trained).sum(),
+        "ratio": (ratio * trained).sum().detach(),
+        "kl": kl.sum().detach(),
+    }
 
 
 def token_metrics(tokens: SampledTokens) -> dict[str, Tensor]:
-    """The sums of :func:`policy_loss` for the log, of tokens with any loss; none of them counts as clipped."""
+    """Sums over the trained tokens of a loss that says nothing about them: ``tokens``, ``ratio``, and ``logprob_gap``.
+
+    The gap is |Δ log π| between learner and old policy, near 0 on the first step after a rollout if both have the same
+    weights. ``clipped`` and ``kl`` are 0. See :func:`mean_metrics`.
+    """
     trained = tokens.weights != 0
-    with torch.no_grad():
-        log_ratio = torch.where(trained, tokens.logprobs - tokens.old_logprobs, 0.0)
-        nothing = torch.zeros((), device=log_ratio.device)
-        sums = {"ratio": (bounded_exp(log_ratio) * trained).sum(), "logprob_gap": log_ratio.abs().sum()}
-    return {"tokens": trained.sum().float(), "clipped": nothing, "kl": nothing, **sums}
+    log_ratio = torch.where(trained, tokens.logprobs.detach() - tokens.old_logprobs, 0.0)
+    none = torch.zeros((), device=log_ratio.device)
+    sums = {"ratio": (bounded_exp(log_ratio) * trained).sum(), "logprob_gap": log_ratio.abs().sum()}
+    return {"tokens": trained.sum(), "clipped": none, "kl": none, **sums}
 
 
 def bounded_exp(x: Tensor) -> Tensor:
@@ -220,10 +240,8 @@ def k3(log_q: Tensor) -> Tensor:
     return bounded_exp(log_q) - log_q - 1.0
 
 
-def _shared(log_ratio: Tensor, trained: Tensor, segments: Tensor | None, level: str) -> Tensor:
+def _shared(log_ratio: Tensor, trained: Tensor, segments: Tensor, level: str) -> Tensor:
     """Each segment's sum, or mean over its trained tokens, of ``log_ratio``, on all of its tokens."""
-    if segments is None:
-        raise ValueError(f"a ratio of level {level!r} needs the segment of each token")
     sums = log_ratio.new_zeros(int(segments.max()) + 1 if segments.numel() else 0)
     totals = sums.index_add(0, segments, log_ratio)
     if level == "sequence":
@@ -266,9 +284,11 @@ class MetricSums:
 
 
 __all__ = [
+    "Loss",
     "MetricSums",
+    "SampledTokens",
     "bounded_exp",
-    "clipped_loss",
+    "checked_loss",
     "imitation_weights",
     "k3",
     "mean_metrics",

@@ -38,42 +38,11 @@ if TYPE_CHECKING:
     from roleagent.agents.policies.protocol import Policy
     from roleagent.agents.rollout import Rollout
     from roleagent.learners.engine.engine import Learner
+    from roleagent.learners.loss import Loss, SampledTokens
     from roleagent.learners.run.iterations import RankSampler
     from roleagent.learners.run.run import Run
     from roleagent.learners.run.trajectory_log import ScoredGroup
     from roleagent.learners.sft.data import SFTData
-
-
-@dataclass(frozen=True)
-class SampledTokens:
-    """The tokens of a micro-batch that are scored: what a loss is a function of. All tensors are ``(N,)``.
-
-    Attributes:
-        logprobs: log π of the policy that learns, at the sampling temperature, in nats, with gradient.
-        old_logprobs: of the policy before the update.
-        advantages: of each token's turn.
-        weights: of each token in the mean over the batch (``loss.aggregation``): a loss is a *sum* of weighted tokens,
-            and micro-batches, minibatches and ranks are added up. Tokens of weight 0 are not to be trained: their other
-            numbers mean nothing, and may be infinite, so select with ``torch.where`` before an ``exp``.
-        kinds: ACTION, PREDICTION, or TEXT, the world's (:mod:`roleagent.segment`).
-        segments: the number of each token's segment within the micro-batch, ascending.
-        entropies: of the distributions that the tokens were drawn from, in nats, without gradient.
-        ref_logprobs: of the reference; None with ``loss.kl=0``.
-        importance: a bounded weight for tokens that another engine sampled, without gradient; None: 1.
-        world: with :attr:`Method.reads_world` the weight of each token of the world behind the first reply, 0 for all
-            others. They are 1 together in each optimizer step.
-    """
-
-    logprobs: Tensor
-    old_logprobs: Tensor
-    advantages: Tensor
-    weights: Tensor
-    kinds: Tensor
-    segments: Tensor
-    entropies: Tensor
-    ref_logprobs: Tensor | None = None
-    importance: Tensor | None = None
-    world: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +102,7 @@ class Method:
         compares_states: whether turns of the same state are compared.
         modulates: whether predictions change advantages: they are then asked for where they do.
         critic: whether a value model turns ``advantages``, which are rewards, into advantages (PPO).
-        reads_world: whether the loss takes the tokens of the world, too (:attr:`SampledTokens.world`).
+        reads_world: whether the loss takes the tokens of the world, too (``SampledTokens.world``).
         own_loss: whether it has another loss than Eq. 9: then ``loss.clip_*`` have no effect, and tokens of advantage 0
             may have a gradient. True of a class that writes ``loss``, unless it says False.
         training: None: reinforcement (``train.py``); a method of another kind defines ``training(self, start)``.
@@ -209,9 +178,9 @@ class Method:
 
         ``loss.function`` of the configuration takes its place.
         """
-        from roleagent.learners.loss import clipped_loss
+        from roleagent.learners.loss import policy_loss
 
-        return clipped_loss(tokens, self.config.loss)
+        return policy_loss(tokens, self.config.loss)
 
     def after(self, iteration: Iteration) -> Mapping[str, float]:
         """Whatever else learns after an update; every rank calls it. Returns metrics for the log: numbers by name."""
@@ -257,32 +226,6 @@ def method_of(config: Config) -> Method:
     return method_class(config.method)(config)
 
 
-Loss = Callable[["SampledTokens"], "tuple[Tensor, dict[str, Tensor]]"]
-
-
-def checked_loss(found: Any, tokens: SampledTokens) -> tuple[Tensor, dict[str, Tensor]]:
-    """What a loss returned.
-
-    Raises:
-        ValueError: it is no pair of a scalar with gradient and a dictionary of scalars.
-    """
-    import torch
-
-    try:
-        loss, sums = found
-        fits = isinstance(loss, torch.Tensor) and loss.dim() == 0
-        fits = fits and (loss.requires_grad or not tokens.weights.any()) and isinstance(sums, dict)
-        fits = fits and all(isinstance(value, torch.Tensor) and value.dim() == 0 for value in sums.values())
-    except (TypeError, ValueError):
-        fits = False
-    if not fits:
-        raise ValueError(
-            "a loss must return a scalar tensor with a gradient, and a dictionary of scalar tensors "
-            "(docs/write_a_method.md)"
-        )
-    return loss, sums
-
-
 def loss_of(method: Method) -> Loss:
     """The method's loss, or ``loss.function``: a function of the tokens and of section ``loss``.
 
@@ -305,11 +248,8 @@ def loss_of(method: Method) -> Loss:
 
 __all__ = [
     "Iteration",
-    "Loss",
     "Method",
-    "SampledTokens",
     "Start",
-    "checked_loss",
     "known_class",
     "loss_of",
     "method_of",

@@ -16,8 +16,17 @@ from roleagent.learners.critic import critic_advantages, fit
 from roleagent.learners.dealing import Minibatch, Outline, deal_segments
 from roleagent.learners.engine.engine import Columns, Engine, Learner, NotFinite
 from roleagent.learners.engine.logprobs import TokenScores
-from roleagent.learners.loss import MetricSums, mean_metrics, token_metrics, token_weights, world_weights
-from roleagent.learners.method import Loss, Method, SampledTokens, checked_loss, loss_of, method_of
+from roleagent.learners.loss import (
+    Loss,
+    MetricSums,
+    SampledTokens,
+    checked_loss,
+    mean_metrics,
+    token_metrics,
+    token_weights,
+    world_weights,
+)
+from roleagent.learners.method import Method, loss_of, method_of
 from roleagent.learners.run.ranks import Ranks
 from roleagent.segment import ACTION, CONTEXT, PREDICTION, TEXT
 from roleagent.types import Segment
@@ -57,6 +66,7 @@ def update(
         that have it.
     """
     method = method or method_of(learner.config)
+    loss = loss_of(method)
     ranks, numbers = learner.ranks, range(len(batch.segments))
     trained = [learner.critic is not None or _is_trained(learner, batch, i, method) for i in numbers]
     outline = Outline.of(ranks, batch, trained)
@@ -74,7 +84,8 @@ def update(
         for part, count in ((part, len(parts)) for parts in passes for part in parts):
             if not critic_alone:
                 weights = _minibatch_weights(learner, batch, part, count)
-                metrics = _minibatch_step(learner, batch, part.segments, weights, method, fresh=not policy_metrics)
+                first = not policy_metrics
+                metrics = _minibatch_step(learner, batch, part.segments, weights, method, loss, fresh=first)
                 if metrics is not None:
                     policy_metrics.append(metrics)
             if learner.critic is not None and (metrics := _critic_step(learner.critic, batch, part.segments)):
@@ -172,7 +183,7 @@ def policy_step(
     columns: Columns,
     temperature: float,
     fresh: bool = False,
-    loss_function: Loss | None = None,
+    loss: Loss | None = None,
 ) -> dict[str, float] | None:
     """One optimizer step of a loss of sampled tokens (Eq. 9); None if no rank has segments.
 
@@ -188,7 +199,7 @@ def policy_step(
         temperature: of the sampling.
         fresh: whether the learner still has the weights that sampled. A ratio that starts from the learner then starts
             from this pass, and the pass measures the mismatch of learner and sampler.
-        loss_function: by default that of the configuration's method.
+        loss: of sampled tokens; by default that of the configuration's method.
 
     Returns:
         ``loss``, ``grad_norm`` and ``tokens`` (sampled and trained). With imitation ``imitated_tokens`` and, if there
@@ -203,7 +214,7 @@ def policy_step(
     of_learner = starts_from_learner(learner.config)
     sums, mismatch = MetricSums(), Mismatch(options.importance_cap if of_learner else 0.0)
     imitates = options.prediction_credit == "imitate"
-    loss_function = loss_function or loss_of(method_of(learner.config))
+    loss = loss or loss_of(method_of(learner.config))
 
     def objective(tokens: TokenScores) -> torch.Tensor:
         known, now = tokens.columns, tokens.logprobs.detach()
@@ -222,20 +233,20 @@ def policy_step(
             importance(tokens, old, options.importance_cap, options.importance_mode) if of_learner else None,
             known.get("world"),
         )
-        loss, metrics = checked_loss(loss_function(sampled), sampled)
-        own = token_metrics(sampled)
-        metrics = {**own, **metrics, "tokens": own["tokens"]}
+        value, metrics = checked_loss(loss(sampled), sampled)
+        known_sums = token_metrics(sampled)
+        metrics = {**known_sums, **metrics, "tokens": known_sums["tokens"]}
         if fresh:
             mismatch.add((now - known["sampler"])[(weights != 0) & (tokens.token_kind != TEXT)])
         entropy = torch.where(weights != 0, tokens.entropies, 0.0).sum()
         if imitates:
             shares = torch.where(imitated, known["weights"], 0.0)
-            loss = loss - (shares * tokens.logprobs).sum()
+            value = value - (shares * tokens.logprobs).sum()
             chosen = shares != 0
             surprise = torch.where(chosen, -now, 0.0).sum()
             metrics |= {"prediction_loss": surprise, "imitated_tokens": chosen.sum()}
-        sums.add({**metrics, "loss": loss, "entropy": entropy})
-        return loss
+        sums.add({**metrics, "loss": value, "entropy": entropy})
+        return value
 
     norm = learner.update(segments, columns, objective, temperature, entropy=True)
     total = sums.over_ranks(ranks)
@@ -357,7 +368,7 @@ def _is_trained(learner: Learner, batch: Batch, number: int, method: Method) -> 
 
 
 def _minibatch_step(
-    learner: Learner, batch: Batch, chosen: Sequence[int], weights: Column, method: Method, fresh: bool
+    learner: Learner, batch: Batch, chosen: Sequence[int], weights: Column, method: Method, loss: Loss, fresh: bool
 ) -> dict[str, float] | None:
     """One optimizer step on some segments; None if nothing in them has a gradient."""
     kept = [place for place, number in enumerate(chosen) if _is_trained(learner, batch, number, method)]
@@ -373,7 +384,7 @@ def _minibatch_step(
     segments = [batch.segments[number] for number in kept]
     if method.reads_world:
         columns["world"] = world_weights(segments, learner.ranks.sum)
-    return policy_step(learner, segments, columns, learner.config.rollout.temperature, fresh, loss_of(method))
+    return policy_step(learner, segments, columns, learner.config.rollout.temperature, fresh, loss)
 
 
 def _critic_step(critic: Engine, batch: Batch, chosen: Sequence[int]) -> dict[str, float] | None:

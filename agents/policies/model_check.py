@@ -320,12 +320,14 @@ def _has_fixed_positions(model: PreTrainedModel, length: int) -> bool:
 
 @contextlib.contextmanager
 def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Without dropout."""
-    training = model.training
+    """Without dropout, and in whole float32, for shorter products (TF32) differ by more than the tolerance."""
+    training, precision = model.training, torch.get_float32_matmul_precision()
     model.eval()
+    torch.set_float32_matmul_precision("highest")
     try:
         yield
     finally:
+        torch.set_float32_matmul_precision(precision)
         model.train(training)
 
 

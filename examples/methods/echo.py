@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from roleagent.learners.method import Method, SampledTokens
+from roleagent.learners.loss import SampledTokens
+from roleagent.learners.method import Method
 
 
 class ECHO(Method):

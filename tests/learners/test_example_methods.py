@@ -8,7 +8,7 @@ from estimators import estimator
 from programs import ROOT, load, metrics
 from test_methods import TREE, arguments  # noqa: F401 - a fixture
 
-from roleagent.learners.method import SampledTokens
+from roleagent.learners.loss import SampledTokens
 from roleagent.segment import ACTION, TEXT
 from roleagent.types import Completion, Group, Task, Trajectory, Turn
 

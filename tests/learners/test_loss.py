@@ -6,19 +6,21 @@ import pytest
 import torch
 from torch import nn
 
+from roleagent.config.settings import LossConfig
 from roleagent.learners.engine.logprobs import head_logprobs
-from roleagent.learners.loss import policy_loss, token_weights
+from roleagent.learners.loss import SampledTokens, policy_loss, token_weights
+from roleagent.segment import ACTION
 from roleagent.types import Segment
 
 VOCABULARY = 11
 
 
-def loss_of(ratio, advantage, **options):
-    logprob = torch.tensor([math.log(ratio)], requires_grad=True)
-    one = torch.ones(1)
-    loss, metrics = policy_loss(logprob, torch.zeros(1), one * advantage, one, **options)
-    loss.backward()
-    return loss.item(), logprob.grad.item(), metrics
+def loss_of(logprobs, old, advantages, weights, reference=None, **options):
+    """The loss of tokens of one segment."""
+    kinds, segments = torch.full(logprobs.shape, ACTION), torch.zeros(logprobs.shape, dtype=torch.int64)
+    entropies = torch.zeros_like(logprobs)
+    tokens = SampledTokens(logprobs, old, advantages, weights, kinds, segments, entropies, reference)
+    return policy_loss(tokens, LossConfig(**options))
 
 
 @pytest.mark.parametrize(
@@ -34,11 +36,12 @@ def loss_of(ratio, advantage, **options):
     ],
 )
 def test_clip_cases(ratio, advantage, loss, gradient, clipped):
-    found = loss_of(ratio, advantage)
-    assert found[:2] == pytest.approx((loss, gradient), abs=1e-5)
-    assert found[2]["clipped"] == clipped
-    assert found[2]["ratio"] == pytest.approx(ratio)
-    assert found[2]["logprob_gap"] == pytest.approx(abs(math.log(ratio)), abs=1e-6)
+    logprob, one = torch.tensor([math.log(ratio)], requires_grad=True), torch.ones(1)
+    found, metrics = loss_of(logprob, torch.zeros(1), one * advantage, one)
+    found.backward()
+    assert (found.item(), logprob.grad.item()) == pytest.approx((loss, gradient), abs=1e-5)
+    assert metrics["clipped"] == clipped
+    assert metrics["ratio"] == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize("learner", [-1.0, -18.0, -30.0, -500.0])
@@ -46,14 +49,14 @@ def test_clip_cases(ratio, advantage, loss, gradient, clipped):
 def test_the_penalty_pulls_back_from_any_distance(learner, ref):
     """An unlikely token of the reference is finite, and its gradient points to the reference (trl PR 6637)."""
     logprob, one = torch.tensor([learner], requires_grad=True), torch.ones(1)
-    options = {"ref_logprobs": one * ref, "kl_coefficient": 1.0}
-    loss, metrics = policy_loss(logprob, logprob.detach(), 0 * one, one, **options)
+    options = {"reference": one * ref, "kl": 1.0}
+    loss, metrics = loss_of(logprob, logprob.detach(), 0 * one, one, **options)
     loss.backward()
     assert 0 <= loss.item() < math.inf and math.isfinite(metrics["kl"])
     assert math.isfinite(logprob.grad) and torch.sign(logprob.grad) == math.copysign(1, learner - ref) * (
         learner != ref
     )
-    closer = policy_loss(logprob.detach() + 0.1 * (ref - learner), logprob.detach(), 0 * one, one, **options)[0]
+    closer = loss_of(logprob.detach() + 0.1 * (ref - learner), logprob.detach(), 0 * one, one, **options)[0]
     assert closer < loss.item() or learner == ref
 
 
@@ -62,9 +65,7 @@ def test_the_penalty_pulls_back_from_any_distance(learner, ref):
 def test_a_bad_token_that_became_far_more_frequent_still_falls(level, apart):
     logprobs = torch.tensor([-1.0, -1.0], requires_grad=True)
     one = torch.ones(2)
-    loss, _ = policy_loss(
-        logprobs, logprobs.detach() - apart, -one, one, level=level, segments=torch.zeros(2, dtype=torch.int64)
-    )
+    loss, _ = loss_of(logprobs, logprobs.detach() - apart, -one, one, importance_level=level)
     loss.backward()
     assert math.isfinite(loss.item()) and torch.isfinite(logprobs.grad).all() and (logprobs.grad > 0).all()
 
@@ -72,16 +73,16 @@ def test_a_bad_token_that_became_far_more_frequent_still_falls(level, apart):
 def test_tokens_of_weight_zero_have_no_influence_whatever_stands_there():
     logprobs = torch.tensor([-1.0, -math.inf, 100.0], requires_grad=True)
     rest = torch.tensor([-1.0, 0.0, -100.0])
-    loss, metrics = policy_loss(logprobs, rest, torch.ones(3), torch.tensor([1.0, 0.0, 0.0]), ref_logprobs=rest)
+    loss, metrics = loss_of(logprobs, rest, torch.ones(3), torch.tensor([1.0, 0.0, 0.0]), rest)
     loss.backward()
     assert loss.item() == pytest.approx(-1.0)
     assert logprobs.grad.tolist() == [-1.0, 0.0, 0.0]
-    assert metrics["tokens"] == 1
+    assert metrics == {"clipped": 0, "ratio": 1, "kl": 0}
 
 
 def test_a_ratio_out_of_all_bounds_stays_finite():
     logprobs = torch.tensor([0.0], requires_grad=True)
-    loss, _ = policy_loss(logprobs, torch.tensor([-1000.0]), -torch.ones(1), torch.ones(1))
+    loss, _ = loss_of(logprobs, torch.tensor([-1000.0]), -torch.ones(1), torch.ones(1))
     loss.backward()
     assert math.isfinite(loss.item())
     assert math.isfinite(logprobs.grad.item())
@@ -121,7 +122,7 @@ def test_every_tensor_is_made_where_the_given_ones_are(rows):
     def everything():
         states.grad = None
         logprobs, entropies = head_logprobs(states, head, ids, 0.9, entropy=True, rows=rows)
-        loss, metrics = policy_loss(logprobs, logprobs.detach() - 0.3, weights, weights, ref_logprobs=-weights)
+        loss, metrics = loss_of(logprobs, logprobs.detach() - 0.3, weights, weights, -weights)
         loss.backward()
         values = {**metrics, "loss": loss.detach(), "entropy": entropies}
         return {name: value.tolist() for name, value in {**values, "gradient": states.grad}.items()}

@@ -13,7 +13,8 @@ from roleagent.config import ConfigError
 from roleagent.config import load as load_config
 from roleagent.config.methods import METHODS, method_class
 from roleagent.learners.advantages import Advantages
-from roleagent.learners.method import checked_loss, method_of
+from roleagent.learners.loss import checked_loss
+from roleagent.learners.method import method_of
 from roleagent.learners.run.folder import read_config
 from roleagent.learners.run.launch import check_learning
 from roleagent.types import Completion, Group, Task, Trajectory, Turn

@@ -10,12 +10,13 @@ from small_batch import TASK, batch_of, configured, transcript, two_groups, wind
 from tiny import plain, qwen
 
 from roleagent.config import from_dict, load
+from roleagent.config.settings import LossConfig
 from roleagent.learners.batch import build_batch
 from roleagent.learners.critic import open_critic
 from roleagent.learners.dealing import Outline
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.logprobs import TokenScores
-from roleagent.learners.loss import policy_loss, token_weights
+from roleagent.learners.loss import SampledTokens, policy_loss, token_weights
 from roleagent.learners.method import method_of
 from roleagent.learners.update import importance, minibatches, prepared, starts_from_learner, update, world_shares
 from roleagent.segment import ACTION, TEXT
@@ -181,8 +182,9 @@ def gradient(mode):
     tokens = TokenScores(logprobs, sampler[:0], torch.full((8,), ACTION), torch.arange(8), {"sampler": sampler})
     old = logprobs.detach()
     weights = importance(tokens, old, 50.0, mode)
+    columns = (tokens.token_kind, tokens.segments, torch.zeros(8))
     loss, _ = policy_loss(
-        *(logprobs, old, worth, sampler.exp(), 0.2, 0.28, None, 0.0, "token", tokens.segments, weights)
+        SampledTokens(logprobs, old, worth, sampler.exp(), *columns, importance=weights), LossConfig(kl=0.0)
     )
     loss.backward()
     return -theta.grad, true

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from roleagent.learners.loss import policy_loss, token_weights
+from roleagent.config.settings import LossConfig
+from roleagent.learners.loss import SampledTokens, policy_loss, token_weights
 from roleagent.types import Segment
 
 pytest.importorskip("trl", reason="TRL is not installed: pip install -e '.[test]'")
@@ -66,18 +67,18 @@ def ours(aggregation, level="token", kl=0.0, correction=None, clip_high=0.28):
         np.stack(token_weights(segments, 4, aggregation=aggregation, divisor=LIMIT)), dtype=torch.float32
     )
     rows, columns = mask.nonzero(as_tuple=True)
-    loss, _ = policy_loss(
+    tokens = SampledTokens(
         logprobs[rows, columns],
         old[rows, columns],
         advantages[rows],
         weights[rows, columns],
-        clip_high=clip_high,
-        ref_logprobs=reference[rows, columns] if kl else None,
-        kl_coefficient=kl,
-        level=level,
+        mask[rows, columns],
         segments=rows,
+        entropies=torch.zeros(len(rows)),
+        ref_logprobs=reference[rows, columns] if kl else None,
         importance=None if correction is None else correction[rows, columns],
     )
+    loss, _ = policy_loss(tokens, LossConfig(clip_high=clip_high, kl=kl, importance_level=level))
     loss.backward()
     return loss.item(), logprobs.grad
 

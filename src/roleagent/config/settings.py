@@ -72,6 +72,8 @@ class PolicyConfig:
     vocabulary: Annotated[Integer, Field(ge=300, le=2**20)] = 2048  # maximum tokens of the tokenizer
     context: Annotated[Integer, Field(ge=1, le=2**24)] = 1024  # tokens
     dtype: Literal["float32", "bfloat16"] = "float32"  # of weights and arithmetic (docs/scaling.md)
+    # of products of float32 matrices, as torch names it: high is TF32 on GPUs, medium bfloat16 on CPUs with AMX
+    matmul_precision: Literal["highest", "high", "medium"] = "highest"
 
     @model_validator(mode="after")
     def _shape(self) -> PolicyConfig:

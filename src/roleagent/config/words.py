@@ -64,6 +64,7 @@ WORDS: Mapping[str, tuple[str, ...] | str] = {
     # The model and its sampler.
     **dict.fromkeys(("model", "model_name", "model_name_or_path", "model_path", "model_id", "base_model"), _MODEL),
     **dict.fromkeys(("torch_dtype", "bf16", "fp16", "mixed_precision", "precision"), ("policy.dtype",)),
+    **dict.fromkeys(("tf32", "allow_tf32", "float32_matmul_precision"), ("policy.matmul_precision",)),
     **dict.fromkeys(("use_vllm", "vllm_mode", "rollout_backend", "name"), ("rollout.backend",)),
     **dict.fromkeys(("gpu_memory_utilization", "vllm_gpu_memory_utilization"), ("vllm.memory",)),
     **dict.fromkeys(

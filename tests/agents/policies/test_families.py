@@ -125,6 +125,17 @@ def test_a_full_context_beside_longer_replies():
     assert [len(answer.token_ids) for answer in policy.generate(requests, 1.0)] == [2, *[24] * 7]
 
 
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_shorter_products_do_not_hide_the_fast_road(precision):
+    """TF32, or bfloat16 on a CPU with AMX, rounds by more than two roads may differ: they are compared without."""
+    torch.set_float32_matmul_precision(precision)
+    try:
+        assert family("Llama 3").road.means is None
+        assert torch.get_float32_matmul_precision() == precision
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 @pytest.mark.parametrize(("name", "limit"), LIMITED.items())
 def test_what_a_cache_cannot_do_is_said(name, limit):
     assert limit in str(family(name).road)
