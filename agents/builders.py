@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shlex
+import shutil
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,12 +14,14 @@ from numpy.random import Generator
 
 from roleagent.agents.analysts.models import EndpointAnalyst, ModelAnalyst
 from roleagent.agents.chat.types import EndpointError
+from roleagent.agents.gateway.rollout import ProgramRollout
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.prompt_templates import read_templates
 from roleagent.agents.rollout import Rollout
 from roleagent.agents.task_simulator import EndpointSimulator
 from roleagent.config import Config, ConfigError
 from roleagent.config.curriculum import EndpointConfig
+from roleagent.config.methods import method_class
 from roleagent.curricula.rule_analyst import RuleAnalyst, UnreadAnalyst
 from roleagent.curricula.simulators import BaseSimulator, StaticSimulator, TableSimulator
 from roleagent.env_card import Instructions, card_of, instructions_of, step_limit
@@ -123,6 +127,26 @@ def check_rollout_backend(config: Config) -> None:
         from roleagent.agents.policies.vllm.policy import check
 
         check(config)
+
+
+def check_agent(config: Config) -> None:
+    """Refuses an agent program that cannot be started, and options that it cannot be trained with.
+
+    Raises:
+        ConfigError: one line that explains what to change.
+    """
+    if not config.agent.command:
+        return
+    try:
+        words = shlex.split(config.agent.command)
+    except ValueError as error:
+        raise ConfigError(f"agent.command is no command ({error}): {config.agent.command}") from error
+    if not words or shutil.which(words[0]) is None:
+        raise ConfigError(f"agent.command: there is no program {words[0] if words else repr('')} that can be started")
+    if config.wia:
+        raise ConfigError("an agent program writes its own prompts, so nothing asks for predictions: set wia=off")
+    if method_class(config.method).stage != "train":
+        raise ConfigError(f"agent.command works with reinforcement, not with method={config.method}")
 
 
 def _open_endpoint(server: EndpointConfig, user: str) -> Endpoint:
@@ -309,9 +333,23 @@ class EnvSplit:
         return replace(guide, form=self.reader.form or guide.form)
 
     def rollout(self, policy: Policy, plain: bool = False) -> Rollout:
-        """A rollout of a policy on this split, with its own pool; a ``plain`` one plays without predictions."""
+        """A rollout of a policy on this split, with its own pool; a ``plain`` one plays without predictions.
+
+        With ``agent.command`` that program plays.
+        """
+        if self.config.agent.command:
+            return self._program_rollout(policy)
         pool = EnvPool(partial(make_wrapped, self.config, self.task_split.split, self.horizon))
         prompt, limits = self.config.prompt, self.config.rollout
         return Rollout(
             policy, pool, self.task_split.env_id, prompt, limits, self.horizon, self.guide, self.reader, plain
+        )
+
+    def _program_rollout(self, policy: Policy) -> Rollout:
+        config = self.config
+        pool = EnvPool(partial(make_base, config, self.task_split.split))
+        return ProgramRollout(
+            *(policy, pool, self.task_split.env_id, config.prompt, config.rollout, 0),
+            agent=config.agent,
+            log=config.folder / "agent.log",
         )

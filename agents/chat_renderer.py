@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from roleagent.agents.analysts.prompts import PromptKind
-from roleagent.agents.chat_template import ChatTemplate, Message, tools_in_words
+from roleagent.agents.chat_template import ChatTemplate, Message, joined, tools_in_words
 from roleagent.agents.policies.protocol import INSIDE, Policy
 from roleagent.agents.prompt_templates import NO_TEMPLATES
 from roleagent.envs.wrappers.tags import COMMAND_FORM, THOUGHTS, prediction_forms
@@ -92,6 +92,36 @@ class ChatRenderer:
         if not self._template.form.results:
             return self.next_message("\n".join(texts), reply)
         return self._after_reply(self._template.results(texts), reply)
+
+    def conversation(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], own: Callable[[Message], bool]
+    ) -> list[int]:
+        """A whole conversation that somebody else keeps, up to where the reply begins.
+
+        Args:
+            messages: with texts as contents; the arguments of calls are objects.
+            tools: that are offered.
+            own: whether a message is a reply of the policy; all others are from outside.
+
+        Raises:
+            ValueError: the chat template refuses them.
+        """
+        said = [message if own(message) else self._outside(message) for message in messages]
+        return self._policy.encode(self._template.render(said, map_texts(self.literal, tools)))
+
+    def continuation(self, messages: Sequence[Message], reply: Sequence[int]) -> list[int]:
+        """As :meth:`next_message`, for several messages of the user and of tools."""
+        said = [self._outside(message) for message in messages]
+        results = [message["content"] for message in said if message["role"] == "tool"]
+        if len(results) == len(said):
+            return self.tool_results(results, reply)
+        if not self._template.form.results:
+            said = [{"role": "user", "content": message["content"]} for message in said]
+        return self._after_reply(joined(said), reply)
+
+    def _outside(self, message: Message) -> Message:
+        """A message whose special tokens are plain letters; its role is ours."""
+        return {**map_texts(self.literal, message), "role": message["role"]}
 
     def instructions(self, horizon: int, think: str, rules: str, form: str) -> str:
         alone = "Do not think aloud." if form else "Reply with nothing but the command."

@@ -97,7 +97,7 @@ class ChatTemplate:
             said = _as_shown(said if form.several else _one_call_each(said), form)
         else:
             said = calls_in_words(said, form.results)
-        return self.raw(_joined(said if form.system else _without_system(said)), tools)
+        return self.raw(joined(said if form.system else _without_system(said)), tools)
 
     @cached_property
     def form(self) -> Form:
@@ -332,10 +332,10 @@ def _without_system(messages: Sequence[Message]) -> list[Message]:
     return [{**one, "role": "user"} if one["role"] == "system" else one for one in messages]
 
 
-def _joined(messages: Sequence[Message]) -> list[Message]:
+def joined(messages: Sequence[Message]) -> list[Message]:
     """The same conversation in turns: neighboring messages of the user are one.
 
-    >>> _joined([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}])
+    >>> joined([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}])
     [{'role': 'user', 'content': 'a\\n\\nb'}]
     """
     said: list[Message] = []
@@ -347,4 +347,4 @@ def _joined(messages: Sequence[Message]) -> list[Message]:
     return said
 
 
-__all__ = ["ChatTemplate", "Form", "calls_in_words", "tools_in_words", "with_tools"]
+__all__ = ["ChatTemplate", "Form", "calls_in_words", "joined", "tools_in_words", "with_tools"]

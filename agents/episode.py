@@ -201,6 +201,11 @@ class Episode:
         """The share of the current trial that is played if it becomes as long as it can, in [0, 1]."""
         return self._pool.share(self.slot, len(self.turns))
 
+    def at(self, slot: int) -> Episode:
+        """The same episode, which is to be played in another environment of the pool."""
+        self.slot = slot
+        return self
+
     def begin(self) -> None:
         """Resets the environment to the task: the first trial, or a further one.
 

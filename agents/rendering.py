@@ -21,16 +21,18 @@ gives the results of calls (``info["calls"]``) the template's own role for tools
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from roleagent.agents.analysts.prompts import PromptKind
 from roleagent.agents.chat_renderer import ChatRenderer
+from roleagent.agents.chat_template import Message, calls_in_words, with_tools
 from roleagent.agents.policies.protocol import INSIDE, Policy
 from roleagent.agents.policies.scratch_model import ANSWER_TOKENS, PREDICT, SIMULATE
 from roleagent.agents.prompt_templates import NO_TEMPLATES, PromptTemplates
 from roleagent.env_card import UNKNOWN, Instructions
 from roleagent.imports import load_object
+from roleagent.markers import map_texts
 from roleagent.options import ConfigError
 from roleagent.types import Completion
 
@@ -128,6 +130,19 @@ class PlainRenderer(_Unexplained):
 
     def tool_results(self, texts: Sequence[str], reply: Sequence[int]) -> list[int]:
         return self.next_message("\n".join(texts), reply)
+
+    def conversation(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema], own: Callable[[Message], bool]
+    ) -> list[int]:
+        """As that of :class:`~roleagent.agents.chat_renderer.ChatRenderer`; a call is written in words."""
+        said = [message if own(message) else map_texts(self.literal, message) for message in messages]
+        if tools:
+            said = with_tools(said, map_texts(self.literal, tools))
+        return self._encode("".join(f"{message['content']}\n" for message in calls_in_words(said)))
+
+    def continuation(self, messages: Sequence[Message], reply: Sequence[int]) -> list[int]:
+        """As that of :class:`~roleagent.agents.chat_renderer.ChatRenderer`."""
+        return self.next_message("\n".join(self.literal(message["content"]) for message in messages), reply)
 
     def analyst_prompt(self, text: str, kind: PromptKind) -> list[int]:
         return self._encode(f"{self.literal(text)}\n{ANSWER_TOKENS.get(kind, SIMULATE)}")

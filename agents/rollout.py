@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from roleagent.agents.episode import Action, EnvError, Episode, play_episode
@@ -78,8 +79,11 @@ class Rollout:
         plain: whether :meth:`play` asks for no predictions, because :meth:`predict` will.
 
     Attributes:
+        slots: most episodes side by side; None: all.
         watch: time spent on generation, prediction, the environment and scoring.
     """
+
+    slots: int | None = None
 
     def __init__(
         self,
@@ -155,8 +159,9 @@ class Rollout:
         scheduler = Scheduler(
             self.backend(temperature),
             self._step,
-            lambda index, slot: self._play(episodes[index], given[index]),
+            lambda index, slot: self._play(episodes[index].at(slot), given[index]),
             len(episodes),
+            self.slots,
             progress=progress,
             share=lambda index: episodes[index].share,
             watch=self.watch,
@@ -245,13 +250,14 @@ class Rollout:
         if isinstance(self.policy, HasBackend):
             return self.policy.backend(temperature)
 
-        def sample(asked: Sequence[Ask]) -> list[list[Completion]]:
-            requests = [request for ask in asked for request in ask.content]
-            with self.watch(asked[0].kind):
-                replies = iter(self.policy.generate(requests, temperature))
-            return [[next(replies) for _ in ask.content] for ask in asked]
+        return Batch(partial(self.sample, temperature))
 
-        return Batch(sample)
+    def sample(self, temperature: float, asked: Sequence[Ask]) -> list[list[Completion]]:
+        """The policy's replies to the requests of several episodes, in one call."""
+        requests = [request for ask in asked for request in ask.content]
+        with self.watch(asked[0].kind):
+            replies = iter(self.policy.generate(requests, temperature))
+        return [[next(replies) for _ in ask.content] for ask in asked]
 
     def _step(self, actions: Mapping[int, Any]) -> dict[int, Outcome]:
         """The steps of some episodes; the time that environments spend on scoring predictions is booked as such."""

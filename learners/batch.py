@@ -151,7 +151,8 @@ def segments_of(
     A turn's stream is its prompt and reply, and after a follow-up prediction also that question and its answer. The
     next turn continues the segment if its prompt begins with the whole stream (style ``transcript``). If it begins with
     prompt and reply but not with the prediction, the prediction becomes a segment of its own, in which the reply is
-    context: no token is trained twice. Otherwise a new segment begins (style ``window``).
+    context: no token is trained twice. It may also continue an earlier segment (an agent program with several
+    conversations). Otherwise a new segment begins (style ``window``).
 
     Args:
         trajectory: the episode.
@@ -168,9 +169,12 @@ def segments_of(
     finished: list[_OpenSegment] = []
     current = _OpenSegment()
     for position, (turn, advantage) in enumerate(zip(trajectory.turns, advantages, strict=True)):
+        if not turn.prompt_ids and not turn.completion.token_ids:
+            continue  # a command without a reply of its own
         if not current.continues_in(turn.prompt_ids):
+            earlier = [number for number, one in enumerate(finished) if one.continues_in(turn.prompt_ids)]
             finished.append(current)
-            current = _OpenSegment()
+            current = finished.pop(earlier[-1]) if earlier else _OpenSegment()
         current.extend(turn.prompt_ids, turn.completion, ACTION, advantage)
         asked = turn.prediction
         if asked is None or asked.completion is None:  # inline predictions are part of the reply
@@ -222,7 +226,8 @@ class _OpenSegment:
 
 
 def _begins(sequence: tuple[int, ...], prefix: tuple[int, ...]) -> bool:
-    return tuple(sequence[: len(prefix)]) == prefix
+    size = len(prefix)
+    return sequence[size - 1 : size] == prefix[-1:] and sequence[:size] == prefix  # most differ in that token
 
 
 def whiten(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from roleagent.agents.builders import (
     EnvSplit,
     analyst_class,
+    check_agent,
     check_rollout_backend,
     endpoint_analyst,
     endpoint_simulator,
@@ -139,6 +140,7 @@ def check_run(split: EnvSplit, resume: bool) -> None:
     check_deepspeed(config)
     check_trackers(config)
     check_rollout_backend(config)
+    check_agent(config)
     if config.policy.path and not resume:
         check_path(config.policy.path)
         check_rank(config.lora.rank, config.policy.path)

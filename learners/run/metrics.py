@@ -269,6 +269,7 @@ def iteration_metrics(
         **_process_counters(config, scored),
         **tool_metrics(episodes),
         **behavior_metrics(episodes),
+        **(program_metrics(episodes) if config.agent.command else {}),
         **prediction_accuracy(episodes),
         "action_tokens": float(stats.action_tokens),
         "reply_tokens": float(np.mean([len(turn.completion.token_ids) for turn in turns])) if turns else 0.0,
@@ -499,6 +500,22 @@ def behavior_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
         "cut_predictions": _cut(predictions),
         "max_steps_share": _share(episode.stop_reason == "max_steps" for episode in episodes),
         "context_share": _share(episode.stop_reason == "context" for episode in episodes),
+    }
+
+
+def program_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    """What became of agent programs.
+
+    Returns:
+        ``agent_crashed``, ``agent_timeout``, ``agent_gave_up``: episodes that ended with the program, and before the
+        task did: it failed, took too long, or left without a reward.
+        ``agent_conversations``: of an episode, the mean; more than 1 if programs fork or change them.
+    """
+    ends = Counter(episode.stop_reason for episode in episodes)
+    forks = [1 + max((turn.info.get("conversation", 0) for turn in episode.turns), default=0) for episode in episodes]
+    return {
+        **{f"agent_{end}": float(ends[end]) for end in ("crashed", "timeout", "gave_up")},
+        "agent_conversations": float(np.mean(forks)),
     }
 
 

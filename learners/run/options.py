@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Sequence
@@ -41,7 +42,10 @@ def read_command(parser: Parser, arguments: Sequence[str] | None = None) -> argp
         after = words[place + 1]
         if words[place] == "--resume" and re.match(r"[\w.]+=", after) and not Path(after).is_dir():
             words[place : place + 2] = after, "--resume"  # an option is no RUN
-    return parser.parse_intermixed_args(words)
+    options = parser.parse_intermixed_args(words)
+    if options.agent is not None:
+        options.overrides.append(f"agent.command={json.dumps(options.agent)}")
+    return options
 
 
 def open_config(options: argparse.Namespace) -> Config:
@@ -74,7 +78,7 @@ def training_parser(text: str | None, name: str) -> Parser:
         name: of the program as it was called, with which its errors begin.
     """
     called = name.partition(",")[0]  # without the rank
-    usage = f"{called} [--config FILE] [--resume [RUN]] [--show-config] [--json] [key=value …]"
+    usage = f"{called} [--config FILE] [--resume [RUN]] [--agent COMMAND] [--show-config] [--json] [key=value …]"
     parser = Parser(name, as_called(text or "", called), usage=usage)
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file (default: configs/default.yaml)")
     parser.add_argument(
@@ -84,6 +88,9 @@ def training_parser(text: str | None, name: str) -> Parser:
         default=False,
         metavar="RUN",
         help="continue the run in the folder RUN with its own options, or the one that this command began",
+    )
+    parser.add_argument(
+        "--agent", metavar="COMMAND", help="an agent program that plays the episodes, short for agent.command=COMMAND"
     )
     parser.add_argument("--show-config", action="store_true", help="print the resolved configuration and stop")
     parser.add_argument("--json", action="store_true", help="print the run's result.json as the last line")

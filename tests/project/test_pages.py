@@ -22,6 +22,7 @@ READ = {
     "pretrained": "real models: tests/core/test_real_models.py walks its roads",
     "results": "hours of training",
     "scaling": "several GPUs",
+    "train_your_agent": "minutes of training",
     "vllm": "a GPU, or an environment of its own (.ci/vllm)",
 }
 """Pages that show no end, with the reason."""

@@ -69,6 +69,7 @@ def said(main, arguments, places, capsys):
         (["curriculum.analyst=nomod:Nobody"], "cannot load 'nomod:Nobody'"),
         (["env.kwargs.view=foo"], "env.kwargs.view must be one of tools, fine, not 'foo'"),
         (["env.id=Toy"], "there is no environment 'Toy'; did you mean RoleAgent/Toy-v0?"),
+        (["--agent", "no-such-program x"], "there is no program no-such-program that can be started"),
         (["rollout.group_size=1"], "compares the episodes of a group: set rollout.group_size to at least 2"),
         (["curriculum.epsilon=2"], "curriculum.epsilon"),
         (["method=agent_r", "revision.judge=step"], "revision.judge=step needs a model that follows instructions"),

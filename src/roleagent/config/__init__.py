@@ -31,6 +31,7 @@ from roleagent.config.methods import METHODS, NoOptions, method_class
 from roleagent.config.revision import RevisionConfig, SearchConfig
 from roleagent.config.settings import (
     KNOWN_KEYS,
+    AgentConfig,
     CriticConfig,
     DeepSpeedConfig,
     EnvConfig,
@@ -71,6 +72,7 @@ class Config:
     prompt: PromptConfig = field(default_factory=PromptConfig)
     warmstart: WarmStartConfig = field(default_factory=WarmStartConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    agent: AgentConfig = field(default_factory=AgentConfig)
     vllm: VLLMConfig = field(default_factory=VLLMConfig)
     estimator: EstimatorOptions = field(default_factory=EstimatorOptions)
     loss: LossConfig = field(default_factory=LossConfig)

@@ -43,6 +43,12 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
         "warmstart.episodes=0 leaves the warm start out",
     ),
     ("warmstart.round_episodes", lambda c: c.warmstart.rounds > 0, "warmstart.rounds=0 has no rounds"),
+    ("agent.[prt]*", lambda c: bool(c.agent.command), "agent.command is empty: the built-in loop plays"),
+    (
+        "prompt.style prompt.history prompt.templates",
+        lambda c: not c.agent.command or c.warmstart.episodes > 0,
+        "the program of agent.command writes its own prompts",
+    ),
     ("vllm.*", lambda c: c.rollout.backend == "vllm", "rollout.backend is not vllm"),
     ("critic.* estimator.gae_*", lambda c: method_class(c.method).critic, "the method has no critic"),
     (

@@ -177,6 +177,16 @@ class RolloutConfig:
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
+class AgentConfig:
+    """An agent program that plays the episodes in place of the built-in loop (docs/train_your_agent.md)."""
+
+    command: Text = ""  # starts it, for one episode, e.g. python my_agent.py; empty: the built-in loop
+    processes: Annotated[Integer, Field(ge=1, le=10_000)] = 16  # episodes at the same time
+    timeout: Positive = 60.0  # seconds of its own for an episode; while it waits for the policy they do not count
+    replies: Size = 100  # most replies of the policy in an episode
+
+
+@dataclass(frozen=True, config=KNOWN_KEYS)
 class VLLMConfig:
     """vLLM as the rollout's backend (``rollout.backend=vllm``); see docs/vllm.md."""
 

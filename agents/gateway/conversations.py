@@ -1,0 +1,114 @@
+"""The conversations of an agent program, in tokens: what continues a known one is appended to its sampled tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from roleagent.agents.chat.types import Message
+from roleagent.agents.chat_renderer import ChatRenderer
+from roleagent.agents.gateway.protocol import BadRequest, ChatRequest
+from roleagent.agents.rendering import PlainRenderer
+from roleagent.types import Completion
+
+Key = tuple[Any, ...]
+"""A message as it is compared."""
+
+
+@dataclass
+class _Known:
+    """A conversation up to a reply of the policy."""
+
+    keys: tuple[Key, ...]
+    tools: str
+    prompt: tuple[int, ...]
+    reply: tuple[int, ...]
+    number: int
+    continued: bool = False
+
+
+class Conversations:
+    """What a program and the policy have said to each other in an episode.
+
+    A request whose messages begin with a known conversation, its reply included, continues it: the prompt is the tokens
+    that were read and sampled there, and the tokens of the messages behind them. Any other request begins a new
+    conversation. Sampled tokens are never encoded again.
+
+    Attributes:
+        count: of the conversations. A second request that continues the same reply begins another.
+    """
+
+    def __init__(self, renderer: ChatRenderer | PlainRenderer):
+        self._renderer = renderer
+        self._known: list[_Known] = []
+        self.count = 0
+
+    def prompt(self, request: ChatRequest) -> tuple[tuple[int, ...], int]:
+        """The prompt of a request, and the number of its conversation.
+
+        Raises:
+            BadRequest: the chat template refuses the messages.
+        """
+        keys, tools = tuple(map(key_of, request.messages)), _tools_key(request)
+        fitting = [
+            one
+            for one in self._known
+            if one.tools == tools
+            and len(one.keys) < len(keys)
+            and keys[: len(one.keys)] == one.keys
+            and all(message["role"] in ("user", "tool") for message in request.messages[len(one.keys) :])
+        ]
+        if fitting:
+            known = max(fitting, key=lambda one: len(one.keys))
+            number = known.number
+            if known.continued:
+                number, self.count = self.count, self.count + 1
+            known.continued = True
+            new = self._renderer.continuation(request.messages[len(known.keys) :], known.reply)
+            return (*known.prompt, *known.reply, *new), number
+        own = {key for one in self._known for key in one.keys[-1:]}
+        try:
+            prompt = self._renderer.conversation(
+                request.messages, request.tools, lambda message: key_of(message) in own
+            )
+        except ValueError as error:
+            raise BadRequest(f"the chat template refuses the messages: {error}") from error
+        self.count += 1
+        return tuple(prompt), self.count - 1
+
+    def add(
+        self,
+        request: ChatRequest,
+        prompt: tuple[int, ...],
+        number: int,
+        completion: Completion,
+        message: Mapping[str, Any],
+    ) -> None:
+        """Takes in a reply: its tokens, and the message that the program got."""
+        keys = (*map(key_of, request.messages), key_of(message))
+        self._known.append(_Known(keys, _tools_key(request), prompt, completion.token_ids, number))
+
+
+def key_of(message: Message) -> Key:
+    """A message as it is compared: programs send replies back without their thoughts, blanks or the names of calls.
+
+    >>> key_of({"role": "assistant", "content": None, "reasoning_content": "Hm."})
+    ('assistant', '', ())
+    """
+    functions = [call["function"] for call in message.get("tool_calls") or ()]
+    calls = tuple((one["name"], _canonical(one["arguments"])) for one in functions)
+    text = message["content"] or ""
+    return (message["role"], text.strip() if message["role"] == "assistant" else text, calls)
+
+
+def _canonical(arguments: Any) -> str:
+    return json.dumps(json.loads(arguments) if isinstance(arguments, str) else arguments, sort_keys=True)
+
+
+def _tools_key(request: ChatRequest) -> str:
+    return json.dumps(request.tools, sort_keys=True)
+
+
+__all__ = ["Conversations", "key_of"]

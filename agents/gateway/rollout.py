@@ -1,0 +1,319 @@
+"""Plays groups of episodes that an agent program plays: a process per episode, answered by the policy.
+
+A turn of the trajectory is one reply of the policy, with the first command that the program sends after it. Commands
+without a reply of their own, and replies without a command, are turns as well.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from roleagent.agents.chat_renderer import ChatRenderer
+from roleagent.agents.episode import Action, EnvError, Episode
+from roleagent.agents.gateway.conversations import Conversations
+from roleagent.agents.gateway.protocol import BadRequest, ChatRequest, answer_of, error_of, read_reply, read_request
+from roleagent.agents.gateway.server import Call, Gateway, Program
+from roleagent.agents.rendering import PlainRenderer
+from roleagent.agents.rollout import Rollout
+from roleagent.agents.scheduler import Ask, Backend
+from roleagent.config.settings import AgentConfig
+from roleagent.options import shown
+from roleagent.timer import Timer
+from roleagent.types import Completion, Group, Request
+
+QUIET = 1.0
+"""Seconds without a request after which the policy answers those that it has, though other programs are busy."""
+_OF_TASK = ("task_id", "goal", "task_type", "split", "admissible_actions", "state", "grouping_state", "tools")
+
+
+class _Requests:
+    """A backend of :class:`~roleagent.agents.scheduler.Scheduler`: what programs ask for, and the policy's replies.
+
+    The policy replies once every program waits for it, or after :data:`QUIET` seconds. So programs that think quickly
+    are answered in the same batches in every run.
+
+    Args:
+        sample: replies to the requests of several episodes.
+        gateway: serves the programs.
+        watch: books the time of waiting for programs as ``environment``.
+    """
+
+    def __init__(self, sample: Callable[[Sequence[Ask]], list[list[Completion]]], gateway: Gateway, watch: Timer):
+        self._sample, self._changed, self._watch = sample, gateway.changed, watch
+        self._listening: dict[int, Program] = {}
+        self._asked: dict[int, Ask] = {}
+
+    def submit(self, slot: int, ask: Ask) -> None:
+        if isinstance(ask.content, Program):
+            self._listening[slot] = ask.content
+        else:
+            self._asked[slot] = ask
+
+    def wait(self) -> list[tuple[int, Any]]:
+        with self._watch("environment"), self._changed:
+            began = time.monotonic()
+            while self._listening:
+                news = [slot for slot, program in self._listening.items() if program.has_news]
+                if news:
+                    return [(slot, self._listening.pop(slot).take()) for slot in sorted(news)]
+                rest = min(program.seconds_left for program in self._listening.values())
+                if self._asked:
+                    rest = min(rest, began + QUIET - time.monotonic())
+                    if rest <= 0:
+                        break
+                self._changed.wait(rest)
+        slots = sorted(self._asked)
+        return list(zip(slots, self._sample([self._asked.pop(slot) for slot in slots]), strict=True))
+
+    def close(self) -> None:
+        pass
+
+
+class ProgramRollout(Rollout):
+    """Plays groups of episodes by an agent program.
+
+    Its environments take bare commands.
+
+    Args:
+        agent: the program and its limits.
+        log: receives the last words of the newest program that crashed or took too long.
+        others: of :class:`~roleagent.agents.rollout.Rollout`; predictions are not asked for.
+    """
+
+    def __init__(self, *others: Any, agent: AgentConfig, log: Path):
+        super().__init__(*others)
+        assert isinstance(self.renderer, ChatRenderer | PlainRenderer)
+        self.chat_renderer: ChatRenderer | PlainRenderer = self.renderer
+        self.agent, self.slots, self._log = agent, agent.processes, log
+        self._warned = False
+
+    def play(self, task_ids: Sequence[str], copies: int, *others: Any, **more: Any) -> list[Group]:
+        with Gateway() as self._gateway:
+            return super().play(task_ids, copies, *others, **more)
+
+    def backend(self, temperature: float) -> Backend:
+        return _Requests(partial(self.sample, temperature), self._gateway, self.watch)
+
+    async def _play(self, episode: Episode, given: Sequence[Completion]) -> str:
+        try:
+            episode.begin()
+        except EnvError as error:
+            return str(error)
+        program = Program(shlex.split(self.agent.command), self._gateway, self.agent.timeout)
+        player = _ProgramPlayer(self, episode, program)
+        try:
+            while calls := await Ask(program):
+                await player.answer(calls)
+            return player.conclude()
+        except EnvError as error:
+            return str(error)
+        finally:
+            program.close()
+
+    def report(self, task_id: str, program: Program) -> str:
+        """Reports a program that has failed, the first time also as a warning; returns its last words."""
+        output = program.output()
+        last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "it wrote nothing")
+        ended = {"crashed": "crashed", "timeout": f"took more than {self.agent.timeout:g} s"}.get(program.end, "ended")
+        said = f"the agent program {ended} in task {task_id}: {shown(last)}"
+        if program.end != "gave_up" and self._log.parent.is_dir():
+            self._log.write_text(f"{said}\n\n{output}\n", encoding="utf-8")
+            said += f" (all of it is in {self._log})"
+        if not self._warned and program.end != "gave_up":
+            warnings.warn(said, stacklevel=2)
+        self._warned = True
+        return said
+
+
+class _ProgramPlayer:
+    """Answers a program in one episode, and records what it does."""
+
+    def __init__(self, rollout: ProgramRollout, episode: Episode, program: Program):
+        self._rollout, self._episode, self._program = rollout, episode, program
+        self._conversations = Conversations(rollout.chat_renderer)
+        self._unplayed: tuple[tuple[int, ...], Completion, int] | None = None  # a reply without a command so far
+        self._replies, self._version, self._conversation = 0, rollout.policy.version, 0
+        self._overlong = False  # whether the last request was
+        assert episode.record is not None
+        self._record = episode.record
+
+    async def answer(self, calls: Sequence[Call]) -> None:
+        """Answers some calls, in their order; what the policy has to reply to, last and at once.
+
+        Raises:
+            EnvError: the environment failed.
+        """
+        asked = []
+        for call in calls:
+            try:
+                if call.kind == "chat/completions":
+                    request = read_request(call.body)
+                    asked.append((call, request, *self._prompt(request)))
+                else:
+                    self._program.reply(call, 200, await self._act(call))
+            except BadRequest as error:
+                self._program.reply(call, error.status, error_of(str(error), error.code))
+        if not asked:
+            return
+        completions: list[Completion] = await Ask([ask for _, _, ask, _ in asked])
+        for (call, request, ask, number), sampled in zip(asked, completions, strict=True):
+            completion, text = self._cut(sampled, request)
+            key = f"{self._program.key[:6]}-{self._replies}"
+            message = read_reply(text, request.tools, self._rollout.prompt.tool_format, key)
+            self._conversations.add(request, ask.prompt_ids, number, completion, message)
+            self._heard(ask.prompt_ids, completion, number)
+            self._program.reply(call, 200, answer_of(message, ask.prompt_ids, completion, key))
+
+    def conclude(self) -> str:
+        """Ends the episode if its program has left it; returns the error of one that never asked the policy, or ""."""
+        record, end = self._record, self._program.end
+        if record.over:
+            return ""
+        self._play_silence()
+        said = self._rollout.report(record.task.task_id, self._program)
+        if not self._replies:
+            return f"{said}; it has not asked the policy anything"
+        record.end("context" if self._overlong else end)
+        return ""
+
+    def _prompt(self, request: ChatRequest) -> tuple[Request, int]:
+        """What the policy is asked, and the number of the conversation."""
+        rollout, most = self._rollout, self._rollout.config.action_tokens
+        if self._replies >= rollout.agent.replies:
+            if not self._record.over:
+                self._play_silence()
+                self._end("max_steps")
+            raise BadRequest(f"the episode is over after {rollout.agent.replies} replies (agent.replies)", status=403)
+        prompt, number = self._conversations.prompt(request)
+        limit = min(request.max_tokens or most, most)
+        self._overlong = len(prompt) + limit > rollout.policy.context_length
+        if self._overlong:
+            raise BadRequest(
+                f"the conversation has {len(prompt)} tokens, and the context {rollout.policy.context_length}",
+                "context_length_exceeded",
+            )
+        tokens = [token for stop in request.stops if (token := rollout.policy.single_token(stop)) is not None]
+        stops = rollout.policy.end_ids.union(tokens)
+        return Request(prompt, self._episode.slot, limit, stops), number
+
+    def _cut(self, sampled: Completion, request: ChatRequest) -> tuple[Completion, str]:
+        """A reply up to the first of the request's stops, and its text without it."""
+        read = self._rollout.renderer.read
+        text = read(sampled.token_ids)
+        if not any(stop in text for stop in request.stops):
+            return sampled, text
+        size = next(
+            size
+            for size in range(1, len(sampled.token_ids) + 1)
+            if any(stop in read(sampled.token_ids[:size]) for stop in request.stops)
+        )
+        text = read(sampled.token_ids[:size])
+        text = text[: min(text.index(stop) for stop in request.stops if stop in text)]
+        kept = replace(
+            sampled, token_ids=sampled.token_ids[:size], logprobs=sampled.logprobs[:size], finish_reason="stop"
+        )
+        return kept, text
+
+    def _heard(self, prompt: tuple[int, ...], completion: Completion, number: int) -> None:
+        """Keeps a reply for the command that follows it. One behind the end of the episode is not trained."""
+        self._replies += 1
+        self._rollout.stats.action_tokens += len(completion.token_ids)
+        self._version = completion.policy_version
+        if not self._record.over:
+            self._play_silence()
+            self._unplayed = prompt, completion, number
+
+    async def _act(self, call: Call) -> dict[str, Any]:
+        """What the environment, or the gateway in its place, answers to a call.
+
+        Raises:
+            BadRequest: it is no command and no reward, or the episode is over.
+            EnvError: the environment failed.
+        """
+        record = self._record
+        if call.kind == "episode":
+            return self._situation()
+        if record.over:
+            raise BadRequest("the episode is over", status=410)
+        if call.kind == "reward":
+            self._reward(call.body)
+            return self._situation()
+        action = call.body.get("action")
+        if action is None:
+            raise BadRequest('a step is {"action": …}, a command of the environment')
+        prompt, completion = self._said()
+        command = action if isinstance(action, str) else json.dumps(action, ensure_ascii=False)
+        await self._episode.step(Action(command, None, prompt, completion))
+        self._note()
+        if record.over:
+            self._program.finish()
+        return {**self._situation(), "reward": float(record.turns[-1].rewards["task"])}
+
+    def _reward(self, body: Mapping[str, Any]) -> None:
+        """Ends the episode with the reward that the program reports.
+
+        Raises:
+            BadRequest: it is no number.
+        """
+        reward, won = body.get("reward"), body.get("won")
+        if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+            raise BadRequest(f'a reward is {{"reward": 0.5}}, a number, and not {shown(reward)}')
+        if not isinstance(won, bool | None):
+            raise BadRequest(f"won must be true or false, not {shown(won)}")
+        prompt, completion = self._said()
+        won = reward > 0 if won is None else won
+        self._add(prompt, completion, float(reward), True, {"won": won})
+        self._program.finish()
+
+    def _end(self, reason: str) -> None:
+        self._record.end(reason)
+        self._program.finish()
+
+    def _said(self) -> tuple[tuple[int, ...], Completion]:
+        """The reply that a command follows; none for a second command."""
+        if self._unplayed is None:
+            return (), Completion((), (), "stop", self._version)
+        (prompt, completion, self._conversation), self._unplayed = self._unplayed, None
+        return prompt, completion
+
+    def _play_silence(self) -> None:
+        """Records a reply that no command has followed: nothing has happened."""
+        if self._unplayed is not None:
+            self._add(*self._said(), 0.0, False, {"won": False})
+
+    def _add(
+        self, prompt: tuple[int, ...], completion: Completion, reward: float, ends: bool, more: Mapping[str, Any]
+    ) -> None:
+        """Records a turn that the environment does not see."""
+        record = self._record
+        observation, info = record.observation, record.info
+        known = {name: info[name] for name in _OF_TASK if name in info}
+        own = {**known, "valid_action": True, "command": "", "rewards": {}, **more}
+        record.add("", "", reward, ends, False, own, prompt_ids=prompt, completion=completion)
+        record.observation, record.info = observation, info
+        self._note()
+
+    def _note(self) -> None:
+        """Notes the conversation of the newest turn."""
+        turn = self._record.turns[-1]
+        self._record.turns[-1] = replace(turn, info={**turn.info, "conversation": self._conversation})
+        self._rollout.stats.turns += 1
+
+    def _situation(self) -> dict[str, Any]:
+        """The task and the newest observation, in JSON."""
+        record = self._record
+        task = {name: getattr(record.task, name) for name in ("env_id", "task_id", "split", "task_type", "goal")}
+        info = {name: value for name, value in record.info.items() if name in ("admissible_actions", "tools")}
+        return {**task, "observation": record.observation, **info, "won": record.won, "over": record.over}
+
+
+__all__ = ["QUIET", "ProgramRollout"]

@@ -1,0 +1,242 @@
+"""The gateway's server, on the loopback interface, and the programs that it serves.
+
+A program has a key, in the address (``/KEY/v1/chat/completions``) or as the bearer token of OpenAI's clients:
+
+=============================  ========================================================================================
+``POST v1/chat/completions``   OpenAI's protocol, with tools and streams
+``GET v1/models``              the one model
+``GET episode``                the task and the newest observation
+``POST step``                  ``{"action": …}``, a command for the environment; answers as Gymnasium's ``step``
+``POST reward``                ``{"reward": 0.5, "won": false}``, of a program with a world of its own; ends the episode
+=============================  ========================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from roleagent.agents.gateway.protocol import MODEL, chunks_of, error_of
+
+LOOPBACK = "127.0.0.1"
+FAREWELL = 5.0
+"""Seconds that a program may still run after the end of its episode."""
+_LARGEST = 64 * 2**20  # bytes of a request
+_KINDS = {("POST", "chat/completions"), ("GET", "models"), ("GET", "episode"), ("POST", "step"), ("POST", "reward")}
+_ADDRESS = re.compile(r"/(?:([\w-]{20,})/)?(?:v1/)?([a-z/]+)")
+_GONE = (410, error_of("the episode is over"))
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a program asks for.
+
+    Attributes:
+        kind: the last part of the address: ``chat/completions``, ``episode``, ``step`` or ``reward``.
+        body: the request, an object of JSON.
+        answer: receives the status and the body of the answer.
+    """
+
+    kind: str
+    body: Mapping[str, Any]
+    answer: Future[tuple[int, dict[str, Any]]] = field(default_factory=Future)
+
+
+class Program:
+    """A process that plays one episode.
+
+    Its time is its own: while it waits for an answer, its clock stands still. So its limit does not depend on how busy
+    the policy is.
+
+    Args:
+        command: the words of the command that starts it.
+        gateway: serves it.
+        seconds: of its own that it may take.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], gateway: Gateway, seconds: float):
+        self._gateway, self._changed = gateway, gateway.changed
+        self._left, self._since = seconds, time.monotonic()
+        self._calls: list[Call] = []  # not taken yet
+        self._open: list[Call] = []  # without an answer
+        self._closed = False
+        self.key = secrets.token_urlsafe(18)
+        gateway.programs[self.key] = self
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                env=self._environment(),
+                start_new_session=True,  # its children end with it
+            )
+        except BaseException:
+            self.close()
+            raise
+        threading.Thread(target=self._watch, name="agent program", daemon=True).start()
+
+    def ask(self, call: Call) -> tuple[int, dict[str, Any]]:
+        """The answer to a call; in a thread of the server."""
+        with self._changed:
+            if self._closed:
+                return _GONE
+            if not self._open:
+                self._left -= time.monotonic() - self._since
+            self._calls.append(call)
+            self._open.append(call)
+            self._changed.notify()
+        return call.answer.result()
+
+    def reply(self, call: Call, status: int, body: dict[str, Any]) -> None:
+        """Answers a call."""
+        with self._changed:
+            self._open.remove(call)
+            if not self._open:
+                self._since = time.monotonic()
+        call.answer.set_result((status, body))
+
+    def take(self) -> list[Call]:
+        """The new calls; none if it has ended."""
+        taken, self._calls = self._calls, []
+        return taken
+
+    @property
+    def seconds_left(self) -> float:
+        """Until its limit."""
+        return self._left if self._open else self._left - (time.monotonic() - self._since)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether it asks for something, or has ended."""
+        return bool(self._calls) or self._process.returncode is not None or self.seconds_left <= 0
+
+    @property
+    def end(self) -> str:
+        """How it ended: ``"gave_up"`` (by itself), ``"crashed"`` or ``"timeout"``."""
+        status = self._process.returncode
+        return "timeout" if status is None else "crashed" if status else "gave_up"
+
+    def finish(self) -> None:
+        """The episode is over: the program has a few seconds to end."""
+        with self._changed:
+            self._left, self._since = min(self._left, FAREWELL), time.monotonic()
+
+    def output(self, size: int = 4000) -> str:
+        """The last characters that it wrote."""
+        length = self._output.seek(0, os.SEEK_END)
+        self._output.seek(max(0, length - size))
+        return self._output.read().decode(errors="replace")
+
+    def close(self) -> None:
+        """Ends it, and whatever it has started."""
+        with self._changed:
+            self._closed = True
+            self._gateway.programs.pop(self.key, None)
+            waiting, self._open = self._open, []
+        for call in waiting:
+            call.answer.set_result(_GONE)
+        if hasattr(self, "_process"):
+            with suppress(ProcessLookupError, PermissionError):  # it has ended
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._output.close()
+
+    def _watch(self) -> None:
+        self._process.wait()
+        with self._changed:
+            self._changed.notify()
+
+    def _environment(self) -> dict[str, str]:
+        url = f"http://{LOOPBACK}:{self._gateway.server_port}/{self.key}"
+        unproxied = ",".join(filter(None, (os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), LOOPBACK)))
+        own = {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": self.key, "ROLEAGENT_URL": url}
+        return {**os.environ, **own, "NO_PROXY": unproxied, "no_proxy": unproxied}
+
+
+class Gateway(ThreadingHTTPServer):
+    """Serves programs until it is closed.
+
+    Attributes:
+        programs: by key.
+        changed: guards the programs' calls, and is notified of new ones.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self) -> None:
+        super().__init__((LOOPBACK, 0), _Handler)
+        self.programs: dict[str, Program] = {}
+        self.changed = threading.Condition()
+        threading.Thread(target=self.serve_forever, args=(0.05,), name="gateway", daemon=True).start()
+
+    def server_close(self) -> None:
+        self.shutdown()
+        super().server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Gateway
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "RoleAgent", ""
+
+    def do_POST(self) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):  # the program has left
+            self._answer()
+
+    do_GET = do_POST
+
+    def _answer(self) -> None:
+        body = self.rfile.read(min(int(self.headers.get("Content-Length") or 0), _LARGEST))
+        place = _ADDRESS.fullmatch(self.path.partition("?")[0])
+        if place is None or (self.command, place[2]) not in _KINDS:
+            return self._send(404, error_of(f"there is no {self.command} {place[2] if place else self.path}"))
+        key = place[1] or self.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+        program = self.server.programs.get(key)
+        if program is None:
+            return self._send(401, error_of("the key belongs to no running episode", "invalid_api_key"))
+        if place[2] == "models":
+            return self._send(200, {"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+        try:
+            asked = json.loads(body or b"{}")
+        except (ValueError, RecursionError):
+            asked = None
+        if not isinstance(asked, dict):
+            return self._send(400, error_of("the body must be an object of JSON"))
+        status, answer = program.ask(Call(place[2], asked))
+        if status == 200 and place[2] == "chat/completions" and asked.get("stream"):
+            usage = bool((asked.get("stream_options") or {}).get("include_usage"))
+            lines = [*(json.dumps(chunk) for chunk in chunks_of(answer, usage)), "[DONE]"]
+            return self._send(200, "".join(f"data: {line}\n\n" for line in lines), "text/event-stream")
+        return self._send(status, answer)
+
+    def _send(self, status: int, answer: Any, kind: str = "application/json") -> None:
+        content = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Logs nothing: addresses hold keys."""
+
+
+__all__ = ["FAREWELL", "LOOPBACK", "Call", "Gateway", "Program"]
