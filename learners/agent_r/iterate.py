@@ -160,8 +160,9 @@ class TreeBatch:
 
 def iterations(run: Run) -> Iterator[int]:
     """The numbers of the iterations that are left."""
-    run.begin(run.config.revision.iterations)
-    while run.progress.revisions < run.config.revision.iterations:
+    total = run.config.revision.iterations
+    run.begin(total)
+    while run.progress.revisions < total and not run.stops(run.progress.revisions, total):
         yield run.progress.revisions + 1
 
 

@@ -115,6 +115,7 @@ def report(run: Run, found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     differences = {name: one.value for name, one in gains.items()}
     result = {name.replace("-", "_"): value for name, value in (success | differences | intervals).items()}
     result |= {"invalid": found["after"]["invalid"], "counters": run.progress.counters}
+    result |= {"stopped": run.stopped} if run.stopped else {}
     run.ranks.once(lambda: run.folder.write_json("result.json", result))
     run.tracking.result(result)
     if run.ranks.first:

@@ -244,6 +244,7 @@ _FREE = frozenset(
             "train.checkpoint_every",
             "train.keep_checkpoints",
             "train.keep_warmstart",
+            "train.stop_after",
             "train.stop_on_alarm",
         ),
         *("optim.micro_batch_tokens", "deepspeed.activation_checkpointing"),

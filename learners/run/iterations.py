@@ -48,9 +48,10 @@ class Iterations:
         run.begin(run.config.train.iterations)
 
     def __iter__(self) -> Iterator[int]:
-        """The numbers of the iterations, until ``train.iterations`` or a collapse ends them."""
+        """The numbers of the iterations, until ``train.iterations``, ``train.stop_after`` or a collapse
+        ends them."""
         run, options = self._run, self._run.config.train
-        while run.progress.step < options.iterations:
+        while run.progress.step < options.iterations and not run.stops(run.progress.step, options.iterations):
             self._begun, run.timer = time.monotonic(), Timer()
             yield run.iteration
             if run.ranks.once(lambda: run.config.train.stop_on_alarm and self._watchdog.collapsed):

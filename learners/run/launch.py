@@ -62,7 +62,7 @@ def open_run(
     """
     with Ranks.join() as ranks:
         ranks.once(lambda: (check_ranks(config, ranks.size), check_run(split, resume)))
-        with Run(config, ranks, display, resume, callbacks) as run, run.tracking, dump_nan_batch(run):
+        with Run(config, ranks, display, resume, callbacks) as run, run.stopping, run.tracking, dump_nan_batch(run):
             run.config = split.config  # the folder keeps what was asked for
             yield run
 

@@ -25,6 +25,7 @@ from roleagent.learners.run.checkpoints import Checkpoints, Progress, Stage, sav
 from roleagent.learners.run.display import Display
 from roleagent.learners.run.folder import AFTER_WARM_START, RunFolder
 from roleagent.learners.run.ranks import Ranks
+from roleagent.learners.run.stopping import Stopping
 from roleagent.learners.run.trackers import Tracking
 from roleagent.random_streams import random_stream
 from roleagent.timer import Timer
@@ -50,6 +51,8 @@ class Run:
         latest: the newest checkpoint; None before the first.
         method: of the configuration.
         resumed: whether it continues from the run folder.
+        stopped: ``reason``, and how many steps of its last stage are ``done`` ``of`` all; None unless it ended early.
+        stopping: knows when to end early; to be entered.
         timer: of the parts of the present iteration.
         tracking: other loggers of the metrics; to be closed at the end.
 
@@ -74,6 +77,8 @@ class Run:
         elif resume:
             display.say(f"{self.folder.path} has no checkpoint yet: the run starts from the beginning")
         self.held_out: Mapping[str, Any] | None = None
+        self.stopping = Stopping(config.train.stop_after)
+        self.stopped: dict[str, Any] | None = None
         self.timer = Timer()
         display.part = lambda: self.timer.part
         self.tracking = Tracking(config, self.folder, display.warn, quiet=not ranks.first)
@@ -221,6 +226,19 @@ class Run:
         It is the first rank's clock, so all ranks stop at the same step. Every rank must ask.
         """
         return self.ranks.once(lambda: time.monotonic() - self._started)
+
+    def stops(self, done: int, total: int) -> bool:
+        """Whether the stage ends with ``done`` of its ``total`` steps (``train.stop_after``, SIGUSR1); every rank must
+        ask. If so, it says what is left out."""
+        reason = next(filter(None, self.ranks.everywhere(self.stopping.reason)), "")
+        if reason:
+            self.stopped = {"reason": reason, "done": done, "of": total}
+            step = "update" if self.progress.stage == "sft" else "iteration"
+            self.display.say(
+                f"{reason} ends the run after {done} of {total} {step}s: {total - done} are left out, and --resume "
+                "continues with them"
+            )
+        return bool(reason)
 
     def log(self, metrics: Mapping[str, Any], **shown: Any) -> None:
         """Logs the metrics of the present step; ``shown`` are for the display."""

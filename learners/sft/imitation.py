@@ -88,6 +88,8 @@ def imitate(
         for number, batch in enumerate(islice(order, updates), start=1):
             if before + number <= run.progress.step:  # a resumed run has done it
                 continue
+            if run.progress.stage == "sft" and run.stops(run.progress.step, total):  # a warm start comes to its end
+                return learner
             learner.share = start + (end - start) * number / updates
             metrics = imitation_step(learner, run.ranks.share(batch))
             run.progress.step = before + number

@@ -54,6 +54,8 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
     continued = trained or [row for row in rows if row["stage"] in ("sft", "revise", "eto")]
     state = newest_checkpoint(run)
     result = json_file(run / "result.json", notes) or {}
+    if stopped := result.get("stopped"):
+        notes.append(f"{stopped['reason']} ended the run after {stopped['done']} of {stopped['of']} steps")
     working = at_work(run)
     measured = load_evaluations(run, notes)
     if longer := "after" in measured and _resumed_for_longer(run, measured["after"], working, trained, state):

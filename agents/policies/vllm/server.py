@@ -249,6 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_intermixed_args(arguments)
     set_environment(own_processes=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the engine's processes end in either way
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # SLURM sends it to the whole job; only the trainer ends by it
     try:
         require_vllm()
         with suppress(KeyboardInterrupt):

@@ -25,6 +25,12 @@ def _interval(value: str) -> str:
     return value
 
 
+def _duration(value: str) -> str:
+    if value and not re.fullmatch(r"[1-9]\d{0,5}[smh]", value):
+        raise ValueError(f"train.stop_after must be a duration such as 90s, 20m or 12h, not {shown(value)}")
+    return value
+
+
 Count = Annotated[Integer, Field(ge=0, le=10**9)]
 Size = Annotated[Integer, Field(ge=1, le=10**9)]
 Length = Annotated[Integer, Field(ge=1, le=2**20)]
@@ -36,6 +42,7 @@ ShareBelow1 = Annotated[Number, Field(ge=0, lt=1)]
 Rate = Annotated[Number, Field(ge=0, le=10)]
 Temperature = Annotated[Number, Field(ge=0, le=100)]
 Interval = Annotated[Text, AfterValidator(_interval)]
+Duration = Annotated[Text, AfterValidator(_duration)]
 KNOWN_KEYS = ConfigDict(extra="forbid")
 Texts = Annotated[tuple[Text, ...], ONE_IS_A_LIST]
 _EPISODES = 1_000_000  # most of an iteration
@@ -305,6 +312,8 @@ class TrainConfig:
     shuffle: Annotated[Literal["none", "advantages", "process", "success_rates"], OFF_IS_NONE] = "none"  # a control:
     # advantages, or only the rewards `tool` and `process`, go to other turns of the batch; or the success rates that
     # train a simulator go to other tasks
+    stop_after: Duration = ""  # time from the start, e.g. 20m, after which no iteration begins: the run
+    # evaluates, reports and ends, as after SIGUSR1; empty: no limit
     stop_on_alarm: Switch = False  # whether a collapse ends the run; a loss that is no number always does
 
 

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from roleagent.commands import nearest
 from roleagent.config import load
 from roleagent.config.settings import KNOWN_KEYS, Positive, ShareAbove0, Size, Temperature
-from roleagent.experiments.runs import Run
+from roleagent.experiments.runs import Run, result_of
 from roleagent.options import ConfigError, user_path
 from roleagent.validation import Integer, Switch, Text, validated
 
@@ -229,7 +229,7 @@ class Plan:
 
     def is_finished(self, run: Path) -> bool:
         """Whether the run in a folder is finished and evaluated."""
-        return (run / "result.json").exists() and all(evaluation.is_finished(run) for evaluation in self.evaluations)
+        return result_of(run) is not None and all(evaluation.is_finished(run) for evaluation in self.evaluations)
 
     def jobs(self, seeds: Sequence[int] = (), arms: Sequence[str] = ()) -> list[Job]:
         """The runs in their order, seed by seed.

@@ -60,7 +60,7 @@ class Run:
         begun = (self.folder / "config.yaml").exists()
         if begun and to_dict(read_config(self.folder)) != to_dict(self.config):
             raise ConfigError(f"{self.folder} was trained with other options: name another folder with --out")
-        if not (self.folder / "result.json").exists():
+        if result_of(self.folder) is None:
             flags = ["--resume"] if begun else []
             command = [sys.executable, "-m", "roleagent", "train", "--config", str(self.file), *flags, *self._options]
             status = self.carry_out(command)
@@ -69,8 +69,11 @@ class Run:
                 raise ConfigError(
                     f"training into {self.folder} ended with status {status}{log}; the same command goes on from there"
                 )
+        result = result_of(self.folder)
+        if result is None:
+            raise ConfigError(f"training into {self.folder} was stopped early; the same command continues from there")
         return {
-            **json.loads((self.folder / "result.json").read_text()),
+            **result,
             "minutes": minutes_of(self.folder),
             # Costs are missing if a run outlived the program that started it.
             "peak_mb": max((cost["peak_mb"] for cost in costs_of(self.folder)), default=math.nan),
@@ -191,6 +194,13 @@ def costs_of(folder: Path) -> list[dict[str, float]]:
     return _read_costs(_costs_file(folder))
 
 
+def result_of(folder: Path) -> dict[str, Any] | None:
+    """The result of the run in a folder; None if it has not ended, or was stopped before its last iteration."""
+    path = folder / "result.json"
+    result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"stopped": {}}
+    return None if "stopped" in result else result
+
+
 def minutes_of(folder: Path) -> float:
     """Wall-clock minutes of a run, over all its processes."""
     return sum(cost["minutes"] for cost in costs_of(folder))
@@ -210,4 +220,4 @@ def _costs_file(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.costs.json")
 
 
-__all__ = ["Run", "costs_of", "iterations_of", "minutes_of"]
+__all__ = ["Run", "costs_of", "iterations_of", "minutes_of", "result_of"]
