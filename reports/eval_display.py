@@ -58,6 +58,15 @@ def report(
         courses = {(record.task_id, record.won, record.steps) for record in records}
         if summary["success"] and len(courses) == len({record.task_id for record in records}):
             display.warn("all repeats are identical: at temperature 0 they add no information")
+    if summary["at_k"]:
+        display.table(
+            "one of k episodes of a task won (pass@k), all k won (pass^k)",
+            ["k", "tasks", "pass@k", "pass^k"],
+            [
+                [str(row["k"]), str(row["tasks"]), *(_with_interval(row[name]) for name in ("pass@k", "pass^k"))]
+                for row in summary["at_k"]
+            ],
+        )
     if summary["by_trial"]:
         shown = ", ".join(f"{share:.1%} within {n}" for n, share in enumerate(summary["by_trial"], 1))
         display.say(f"success by number of trials: {shown}")
@@ -95,6 +104,11 @@ def report(
             f"{summary['errors']} episodes have no outcome and are in no rate (the first: {first}); the same command "
             "retries them"
         )
+
+
+def _with_interval(found: Mapping[str, Any]) -> str:
+    low, high = found["interval"]
+    return f"{found['mean']:.1%}  [{low:.1%}, {high:.1%}]"
 
 
 def run_comparison(options: argparse.Namespace) -> dict[str, Any]:
@@ -136,9 +150,11 @@ def report_comparison(display: Display, result: Mapping[str, Any]) -> None:
 
 
 def comparison_rows(result: Mapping[str, Any]) -> list[list[str]]:
-    """Rows of a comparison, for a table: success, over all and by type, the measures (times a hundred), the steps."""
+    """Rows of a comparison, for a table: success, over all and by type, pass@k and pass^k, the measures (times a
+    hundred), the steps."""
     rows = [_row("all", result["success"])]
     rows += [_row(name, cell) for name, cell in result["by_type"].items()]
+    rows += [_row(f"{name[:-1]}{at['k']}", at[name]) for name in ("pass@k", "pass^k") for at in result["at_k"]]
     rows += [_row(f"{name} ×100", cell, sign="") for name, cell in result["metrics"].items()]
     return [*rows, _row("steps", result["steps"], scale=1.0, sign="")]
 

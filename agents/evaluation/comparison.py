@@ -135,7 +135,8 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
         ``by_type``, and ``metrics`` and ``steps`` by name, each with ``tasks``, both values, the ``difference`` (first
         minus second) and its ``interval``; of success also ``only_first``, ``only_second``
         and McNemar's ``p`` where each task was played once; ``seeds``: the difference and its interval over
-        evaluations, where both sides have several (``paired``: the same runs in the same order, measured twice).
+        evaluations, where both sides have several (``paired``: the same runs in the same order, measured twice);
+        ``at_k``: ``pass@k`` and ``pass^k`` for each ``k``, where both sides played tasks repeatedly.
 
     Raises:
         ValueError: they were not measured on the same tasks, or with other data.
@@ -157,17 +158,7 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
     played = [record for side in sides for records in side.values() for record in records]
 
     def cell(tasks: Sequence[str], value: Callable[[Record], float]) -> dict[str, Any]:
-        pairs = np.array([[np.mean([value(record) for record in side[task]]) for side in sides] for task in tasks])
-        found = statistics.difference(pairs[:, 0] - pairs[:, 1], rng)
-        means = pairs.mean(axis=0)
-        interval = [found.low, found.high]
-        return {
-            "tasks": len(tasks),
-            "first": float(means[0]),
-            "second": float(means[1]),
-            "difference": found.value,
-            "interval": interval,
-        }
+        return _paired([[np.mean([value(record) for record in side[task]]) for side in sides] for task in tasks], rng)
 
     def success(tasks: Sequence[str]) -> dict[str, Any]:
         found = cell(tasks, lambda record: float(record.won))
@@ -190,7 +181,38 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
         "metrics": {name: cell(common, lambda record, n=name: record.metrics.get(n, 0.0)) for name in metrics},
         "steps": cell(common, lambda record: float(record.steps)),
         "seeds": _over_seeds(first, second, set(common)),
+        "at_k": _at_k(first, second, common, rng),
     }
+
+
+def _paired(values: Sequence[Sequence[Any]], rng: np.random.Generator) -> dict[str, Any]:
+    """The difference of two sides' values, one pair per task."""
+    pairs = np.array(values, float)
+    found, means = statistics.difference(pairs[:, 0] - pairs[:, 1], rng), pairs.mean(axis=0)
+    sides = {"first": float(means[0]), "second": float(means[1])}
+    return {"tasks": len(pairs), **sides, "difference": found.value, "interval": [found.low, found.high]}
+
+
+def _at_k(
+    first: Sequence[EvalRecords], second: Sequence[EvalRecords], common: Sequence[str], rng: np.random.Generator
+) -> list[dict[str, Any]]:
+    """pass@k and pass^k of both sides; a task's value is the mean over a side's evaluations, whose policies differ."""
+    sides = [[by_task([one]) for one in side] for side in (first, second)]
+    rows: list[dict[str, Any]] = []
+    for k in statistics.ks(min(max(map(len, played.values())) for side in sides for played in side)):
+        tasks = [task for task in common if all(len(played[task]) >= k for side in sides for played in side)]
+        if not tasks:
+            continue
+        chances = [
+            [
+                np.mean([statistics.pass_chances([r.won for r in played[task]], k) for played in side], axis=0)
+                for side in sides
+            ]
+            for task in tasks
+        ]
+        some, every = (_paired([[side[part] for side in pair] for pair in chances], rng) for part in (0, 1))
+        rows.append({"k": k, "pass@k": some, "pass^k": every})
+    return rows
 
 
 def by_split(side: Sequence[EvalRecords]) -> dict[str, list[EvalRecords]]:

@@ -11,9 +11,10 @@ from roleagent.program import as_called
 
 _COMPARE = """\
 Compares two evaluations of the same split, task by task: the first one's success minus the other one's, with a
-bootstrap interval over tasks, over all and per task type, McNemar's exact test where each task was played once, and the
-environment's measures. Above zero, the first one has more. Files of several splits are compared split by split.
-Where the output is no terminal, its last line is the result as JSON.
+bootstrap interval over tasks, over all and per task type, McNemar's exact test where each task was played once, pass@k
+and pass^k where both sides played tasks repeatedly, and the environment's measures. Above zero, the first one has more.
+Files of several splits are compared split by split. Where the output is no terminal, its last line is the result as
+JSON.
 
 examples:
   two agents, evaluated by evaluate.py: a minus b

@@ -203,7 +203,8 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
         ``invalid`` commands, ``metrics`` (``mean`` and ``interval`` by name), the mean ``prediction`` or None, and
         ``behavior`` (as ``metrics``; None without a policy's episodes), all of it over all episodes; ``by_type``
         likewise, and ``macro``, the mean of the types' success; ``repeats`` (each one's ``success``, their ``mean``,
-        ``std`` and ``interval``) or None for a single one; ``by_trial``, the shares won within 1, 2, … trials, or None.
+        ``std`` and ``interval``) or None for a single one; ``at_k`` (:func:`at_k`); ``by_trial``, the shares won within
+        1, 2, … trials, or None.
     """
     sound = [record for record in records if record.sound]
     by_type: dict[str, list[Record]] = defaultdict(list)
@@ -219,6 +220,7 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
         "behavior": _behavior(sound, behavior) if behavior else None,
         "errors": len(records) - len(sound),
         "repeats": _repeats(sound),
+        "at_k": at_k(sound),
         "by_trial": _by_trial(sound),
         "macro": _mean([_mean([record.won for record in part]) for part in by_type.values()]),
         "by_type": {name: _part(by_type[name], names) for name in sorted(by_type)},
@@ -260,6 +262,55 @@ def _repeats(records: Sequence[Record]) -> dict[str, Any] | None:
         return None
     std = float(np.std(success, ddof=1))
     return {"success": success, "mean": found.value, "std": std, "interval": [found.low, found.high]}
+
+
+def at_k(records: Sequence[Record]) -> list[dict[str, Any]] | None:
+    """pass@k and pass^k: the chances that one of k episodes of a task is won, and that all k are, means over tasks.
+
+    Args:
+        records: with an outcome, of one agent; its n episodes of a task stand for all k-subsets of them.
+
+    Returns:
+        For k = 1, 2, 4, … and the largest n: ``k``, ``tasks`` (those with at least k episodes), ``pass@k`` and
+        ``pass^k`` (``mean`` and ``interval``, over tasks). None where each task was played once.
+
+    >>> twice = [Record("a", "", won, 0.0, 1, "", repeat=r) for r, won in enumerate([True, False])]
+    >>> [(row["k"], row["pass@k"]["mean"], row["pass^k"]["mean"]) for row in at_k(twice)]
+    [(1, 0.5, 0.5), (2, 1.0, 0.0)]
+    """
+    by_task = defaultdict(list)
+    for record in records:
+        by_task[record.task_id].append(record.won)
+    rows: list[dict[str, Any]] = []
+    for k in ks(max(map(len, by_task.values()), default=0)):
+        names = [name for name, won in by_task.items() if len(won) >= k]
+        chances = [pass_chances(by_task[name], k) for name in names]
+        some, every = (_metric([chance[part] for chance in chances], names) for part in (0, 1))
+        rows.append({"k": k, "tasks": len(names), "pass@k": some, "pass^k": every})
+    return rows or None
+
+
+def ks(most: int) -> list[int]:
+    """The k of pass@k for so many episodes of a task: 1, 2, 4, … and all of them; none for a single one.
+
+    >>> ks(10), ks(1)
+    ([1, 2, 4, 8, 10], [])
+    """
+    return sorted({most, *(1 << power for power in range(most.bit_length()))}) if most > 1 else []
+
+
+def pass_chances(won: Sequence[bool], k: int) -> tuple[float, float]:
+    """Unbiased estimates that at least one of k episodes of a task is won (arXiv 2107.03374), and that all k are
+    (arXiv 2406.12045).
+
+    Args:
+        won: the outcomes of n ≥ k independent episodes.
+
+    >>> pass_chances([True, True, False, False], 2) == (1 - 1 / 6, 1 / 6)
+    True
+    """
+    subsets, wins = math.comb(len(won), k), sum(won)
+    return 1.0 - math.comb(len(won) - wins, k) / subsets, math.comb(wins, k) / subsets
 
 
 def _by_trial(records: Sequence[Record]) -> list[float] | None:

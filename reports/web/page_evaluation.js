@@ -132,6 +132,18 @@ function measuredTable(run, summary, where, measures, place, several) {
         ...typesOf([summary]).map((type) => row(spaced(type), summary.by_type[type])),
       ],
     ),
+    summary.at_k &&
+      table(
+        "Won in at least one of k episodes of a task (pass@k), in all k (pass^k)",
+        [["k", true], ["Tasks", true], ["pass@k", true], ["pass^k", true]],
+        summary.at_k.map((row) => [
+          String(row.k),
+          String(row.tasks),
+          ...["pass@k", "pass^k"].map((name) =>
+            withInterval({ success: row[name].mean, interval: row[name].interval }),
+          ),
+        ]),
+      ),
     el("p", { class: "muted below" }, "Intervals are 95 %, over tasks."),
   );
 }

@@ -10,7 +10,7 @@ from programs import load
 
 from roleagent.agents.evaluation.comparison import EvalRecords, compare
 from roleagent.agents.evaluation.records import Record, RecordFile
-from roleagent.agents.evaluation.statistics import difference, rate, spread, spread_difference
+from roleagent.agents.evaluation.statistics import difference, rate, spread, spread_difference, summarize
 from roleagent.config import load as load_config
 from roleagent.config import to_dict
 from roleagent.reports.eval_display import comparison_rows
@@ -117,6 +117,26 @@ def test_repeats_and_seeds_are_taken_together_within_a_task(tmp_path):
     assert found["success"]["second"] == pytest.approx((3 / 4 + 1 / 4) / 4)
     assert found["seeds"]["first"] == [0.5, 1.0, 0.75] and found["seeds"]["second"] == [0.375, 0.125]
     assert found["seeds"]["difference"] == pytest.approx(0.5) and not found["seeds"]["paired"]
+
+
+def test_pass_at_k_is_of_one_policy_and_over_tasks(tmp_path, capsys):
+    """Task a is always won, b in 2 of 4 episodes, c in 1, d never; seeds that win other tasks do not add up."""
+    path = measured(tmp_path / "a.jsonl", ["ab", "abc", "a", "a"], agent={"name": "mine"})
+    rows = summarize(EvalRecords.read(path).records)["at_k"]
+    assert [row["k"] for row in rows] == [1, 2, 4]
+    assert rows[0]["pass@k"] == rows[0]["pass^k"]
+    assert rows[1]["pass@k"]["mean"] == pytest.approx((1 + 5 / 6 + 1 / 2 + 0) / 4)
+    assert rows[1]["pass^k"]["mean"] == pytest.approx((1 + 1 / 6 + 0 + 0) / 4)
+    low, high = rows[2]["pass@k"]["interval"]
+    assert (low, high) == wilson(3, 4)  # three of four tasks: sixteen episodes are not sixteen tasks
+    assert summarize(EvalRecords.read(measured(tmp_path / "once", ["ab"])).records)["at_k"] is None
+    seeds = [measured(tmp_path / f"s{n}", [won, won]) for n, won in enumerate(("ab", "cd"))]
+    assert evaluate.main(["compare", str(path), "--against", *map(str, seeds)]) == 0
+    shown = capsys.readouterr().out
+    [result] = json.loads(shown.splitlines()[-1])["comparisons"]
+    assert [row["k"] for row in result["at_k"]] == [1, 2]
+    assert result["at_k"][1]["pass@k"]["second"] == 0.5  # not 1: no policy wins all
+    assert "pass@2" in shown and "pass^2" in shown
 
 
 def test_what_differs_otherwise_is_said_and_other_splits_are_refused(tmp_path):
