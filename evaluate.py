@@ -32,6 +32,8 @@ examples:
   a minus b, task by task (record files or run folders); all agents on all splits as a table
       python evaluate.py compare evaluations/a.jsonl --against evaluations/b.jsonl
       python evaluate.py table evaluations/*.jsonl --format latex
+  the same episodes with another judge: a function of yours that reads a transcript
+      python evaluate.py rescore evaluations/a.jsonl --judge my_judges:strict
 """
 
 from __future__ import annotations
@@ -66,6 +68,7 @@ from roleagent.agents.evaluation.baselines import build_prompting_agent
 from roleagent.agents.evaluation.header import header_of
 from roleagent.agents.evaluation.play import agent_attempts, chat_attempts, policy_attempts
 from roleagent.agents.evaluation.records import Attempt, Record, RecordFile, default_file
+from roleagent.agents.evaluation.rescore import Rescoring, changed
 from roleagent.agents.evaluation.revision import begin_failures, keep_revisions, read_failures
 from roleagent.agents.evaluation.single_step import single_step
 from roleagent.agents.evaluation.statistics import spending, summarize
@@ -246,15 +249,44 @@ def complete(evaluation: Evaluation, file: RecordFile) -> dict[str, Any]:
                 file.append(record)
                 done += record.sound
                 display.advance(done)
-        counting = [record for record in file.records if record.repeat < options.repeats]
-        summary = summarize(sorted(counting, key=lambda record: record.attempt))
-        if not summary["n"]:
-            raise ValueError(f"every episode failed, the first with {counting[0].error}")
-        summary["usage"] = spending(file.written, options.prices)
-        report(display, name, summary, counting, file.header)
+        return conclude(display, file, options.repeats, options.prices)
+
+
+def conclude(
+    display: Display, file: RecordFile, repeats: int, prices: tuple[float, float] | None = None
+) -> dict[str, Any]:
+    """Prints the table of a record file, saves the result beside it, and returns it."""
+    counting = [record for record in file.records if record.repeat < repeats]
+    summary = summarize(sorted(counting, key=lambda record: record.attempt))
+    if not summary["n"]:
+        raise ValueError(f"every episode failed, the first with {counting[0].error}")
+    summary["usage"] = spending(file.written, prices)
+    report(display, file.header["agent"]["name"], summary, counting, file.header)
     result = {**file.header, "records": str(file.path), **summary}
     stem = file.path.name.removesuffix(".jsonl")  # any other dot is part of the name
     write_whole(file.path.with_name(f"{stem}.result.json"), json.dumps(result, indent=1))
+    return result
+
+
+def rescore(options: argparse.Namespace) -> dict[str, Any]:
+    """Judges saved episodes again; returns the result."""
+    source, (_, _, function) = options.records, options.judge.partition(":")
+    rescoring = Rescoring(source, options.judge)
+    path = options.out or source.with_name(f"{source.name.removesuffix('.jsonl')}.{function}.jsonl")
+    if path.resolve() == source.resolve():
+        raise ConfigError(f"--out names the records that are judged, {source}: name another file")
+    title = f"{options.judge} judges {source}, records in {path}"
+    with RecordFile.alone(path, rescoring.header) as file, Display(title) as display:
+        sound = {record.attempt for record in file.records if record.sound}
+        done, missing = len(sound), rescoring.old.keys() - sound
+        display.stage("judge", len(rescoring.old), done)
+        for record in rescoring.judged(missing, TranscriptFile(path, done)):
+            file.append(record)
+            done += 1
+            display.advance(done)
+        result = conclude(display, file, 1 + max(attempt.repeat for attempt in rescoring.old))
+        won, lost = changed(file, rescoring.old)
+        display.say(f"against {source}: {won} lost episodes are won, {lost} won ones are lost")
     return result
 
 
@@ -341,7 +373,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.verb == "table":
                 print(run_table(options), end="")
                 return 0
-            result = (run_comparison if options.verb else evaluate)(options)
+            result = {"": evaluate, "compare": run_comparison, "rescore": rescore}[options.verb](options)
     except (ConfigError, CheckpointError, PolicyError, EndpointError, MissingPackage, ValueError, OSError) as error:
         print(error if isinstance(error, MissingPackage) else f"{name}: {error}", file=sys.stderr)
         return 2

@@ -89,7 +89,8 @@ def _measured(path: Path) -> EvalRecords:
     header, records, _ = read_records(path)
     task_split = _task_split(header)
     latest = {record.attempt: record for record in records}
-    return EvalRecords(path, task_split, header, tuple(latest.values()))
+    # A judge of `rescore` against the environment's own word is a difference worth a line.
+    return EvalRecords(path, task_split, {"judge": None, **header}, tuple(latest.values()))
 
 
 def _task_split(header: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The options of ``evaluate.py`` and of ``evaluate.py compare``."""
+"""The options of ``evaluate.py`` and of its verbs."""
 
 from __future__ import annotations
 
@@ -41,15 +41,27 @@ examples:
 """
 
 
+_RESCORE = """\
+Judges the episodes of a record file again, without playing them. The judge is a function of an episode (a line of the
+transcripts: goal, turns, won, reward, …) that returns whether it is won, or a score in [0, 1], of which 1 is won. The
+new record file stands beside the old one, and so do its transcripts. The same command continues an interrupted one.
+
+examples:
+  a judge of your own, then what it changes
+      python evaluate.py rescore evaluations/a.jsonl --judge my_judges:strict
+      python evaluate.py compare evaluations/a.strict.jsonl --against evaluations/a.jsonl
+"""
+
+
 def options_of(arguments: Sequence[str], text: str | None, name: str) -> argparse.Namespace:
-    """The options of ``evaluate.py``, with ``verb`` set to the first word if that is ``compare`` or ``table``.
+    """The options of ``evaluate.py``, with ``verb`` set to the first word if it is ``compare``, ``table``, ``rescore``.
 
     Args:
         arguments: the command line.
         text: the program's docstring.
         name: of the program as it was called.
     """
-    parsers = {"compare": compare_parser, "table": table_parser}
+    parsers = {"compare": compare_parser, "table": table_parser, "rescore": rescore_parser}
     verb = arguments[0] if arguments and arguments[0] in parsers else ""
     parser = parsers[verb](name) if verb else evaluation_parser(text, name)
     return parser.parse_args(arguments[bool(verb) :], argparse.Namespace(verb=verb))
@@ -60,7 +72,7 @@ def evaluation_parser(text: str | None, name: str) -> Parser:
     parser = Parser(
         name,
         as_called(text or "", name),
-        usage=f"{name} [options], or {name} compare …, or {name} table …",
+        usage=f"{name} [options], or {name} compare …, {name} table …, {name} rescore …",
         allow_abbrev=False,
     )
     who = parser.add_argument_group("agent")
@@ -207,4 +219,16 @@ def table_parser(name: str) -> Parser:
     parser.add_argument(
         "--format", choices=("markdown", "latex", "csv"), default="markdown", help="default: %(default)s"
     )
+    return parser
+
+
+def rescore_parser(name: str) -> Parser:
+    """The parser of ``evaluate.py rescore``."""
+    parser = Parser(f"{name} rescore", as_called(_RESCORE, name))
+    parser.add_argument("records", type=Path, help="a record file with its transcripts beside it")
+    parser.add_argument(
+        "--judge", required=True, metavar="MODULE:FUNCTION", help="the judge; the working directory is searched first"
+    )
+    add_json(parser)
+    parser.add_argument("--out", type=out_file, metavar="FILE", help="record file (default: RECORDS.FUNCTION.jsonl)")
     return parser

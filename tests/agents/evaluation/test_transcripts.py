@@ -107,3 +107,73 @@ def test_what_cannot_be_shown_is_one_line(here, records, log, words):
     with pytest.raises(RunDataError, match=words) as caught:
         load_evaluation(here / "x.jsonl", 150)
     assert "\n" not in str(caught.value)
+
+
+JUDGES = """
+asked = []
+
+def short(episode):
+    asked.append(episode["task_id"])
+    return episode["won"] and len(episode["turns"]) <= 8
+
+def half(episode):
+    return 0.5 + 0.5 * episode["won"]
+
+def fails(episode):
+    if episode["group"] == 0:
+        raise KeyError("answer")
+    return 2
+"""
+
+
+def test_saved_episodes_are_judged_again_and_nothing_is_played(here, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(here)
+    (here / "judges_of_a_user.py").write_text(JUDGES)
+    records, episodes = play(here, "--agent", "expert")
+    rescored = ["rescore", "x.jsonl", "--judge", "judges_of_a_user:short"]
+    assert evaluate.main(rescored) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    short = sum(record["won"] and record["steps"] <= 8 for record in records)
+    assert 0 < short < len(records) and result["success"] == short / len(records)
+    judged = read_transcripts(here / "x.short.jsonl")
+    assert [one["won"] for one in judged] == [one["won"] and len(one["turns"]) <= 8 for one in episodes]
+    assert judged[0]["turns"] == episodes[0]["turns"]
+    assert report([str(here / "x.short.jsonl")]) == 0
+    # A killed one asks about the rest only.
+    import judges_of_a_user
+
+    lines = (here / "x.short.jsonl").read_text().splitlines(keepends=True)
+    (here / "x.short.jsonl").write_text("".join(lines[:-1]))
+    judges_of_a_user.asked.clear()
+    assert evaluate.main(rescored) == 0
+    assert judges_of_a_user.asked == [json.loads(lines[-1])["task_id"]]
+    capsys.readouterr()
+    assert evaluate.main(["compare", "x.short.jsonl", "--against", "x.jsonl"]) == 0
+    shown = capsys.readouterr().out
+    assert "not the same on both sides: judge" in shown
+    assert json.loads(shown.splitlines()[-1])["comparisons"][0]["success"]["only_second"] == len(records) - short
+    assert evaluate.main([*rescored[:-1], "judges_of_a_user:half"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["metrics"]["judge"]["mean"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("x.jsonl", "--judge", "judges_of_a_user:nothing"), "cannot load"),
+        (("x.jsonl", "--judge", "judges_of_a_user:asked"), "no function"),
+        (("x.jsonl", "--judge", "judges_of_a_user:short", "--out", "x.jsonl"), "name another file"),
+        (("x.jsonl", "--judge", "judges_of_a_user:fails"), "KeyError: 'answer'"),
+        (("y.jsonl", "--judge", "judges_of_a_user:short"), "No such file"),
+        (("bare.jsonl", "--judge", "judges_of_a_user:short"), "no transcript"),
+    ],
+)
+def test_what_cannot_be_judged_is_one_line(here, capsys, monkeypatch, arguments, words):
+    monkeypatch.syspath_prepend(here)
+    (here / "judges_of_a_user.py").write_text(JUDGES)
+    play(here, "--agent", "expert")
+    (here / "bare.jsonl").write_text((here / "x.jsonl").read_text())
+    before = (here / "x.jsonl").read_bytes()
+    capsys.readouterr()
+    assert evaluate.main(["rescore", *arguments]) == 2
+    assert words in capsys.readouterr().err.splitlines()[-1]
+    assert (here / "x.jsonl").read_bytes() == before
