@@ -60,13 +60,13 @@ if __name__ == "__main__":  # help, and what is wrong with the command, need not
     require(called("evaluate"), "eval", EVAL)
     tune_cpu()
 
-from roleagent.agents.builders import EnvSplit, make_base, make_wrapped
+from roleagent.agents.builders import EnvSplit
 from roleagent.agents.chat.endpoint import Endpoint, EndpointError
 from roleagent.agents.chat.models import PolicyChatModel
 from roleagent.agents.episode import EpisodeResult
 from roleagent.agents.evaluation.baselines import build_prompting_agent
 from roleagent.agents.evaluation.header import header_of
-from roleagent.agents.evaluation.play import agent_attempts, chat_attempts, policy_attempts
+from roleagent.agents.evaluation.play import Keep, agent_attempts, chat_attempts, policy_attempts
 from roleagent.agents.evaluation.records import Attempt, Record, RecordFile, default_file
 from roleagent.agents.evaluation.rescore import Rescoring, changed
 from roleagent.agents.evaluation.revision import begin_failures, keep_revisions, read_failures
@@ -78,6 +78,7 @@ from roleagent.agents.policies.protocol import NO_TEMPLATE, PolicyError
 from roleagent.agents.prompting.standard import ChatAgent
 from roleagent.config import Config, ConfigError, from_dict, load, to_dict
 from roleagent.config.effects import of_training
+from roleagent.envs.mixture import joined
 from roleagent.files import make_folder, write_whole
 from roleagent.imports import searched_first
 from roleagent.learners.run.display import Display
@@ -130,8 +131,7 @@ class Evaluation:
             )
         if options.cut_failures:
             whole = env_split.task_split
-            ids = tuple(whole.require(failure.task_id) for failure in read_failures(options.cut_failures))
-            env_split = replace(env_split, task_split=replace(whole, task_ids=ids))
+            env_split = env_split.only([whole.require(one.task_id) for one in read_failures(options.cut_failures)])
         return cls(options, target, env_split, *open_model(options, target, config))
 
     def header(self) -> dict[str, Any]:
@@ -139,14 +139,22 @@ class Evaluation:
         return header_of(self.options, self.target, self.env_split, self.model, self.checkpoint)
 
     def play(self, missing: set[Attempt], display: Display, transcripts: TranscriptFile | None) -> Iterator[Record]:
-        """Plays the missing attempts with the target's agent."""
-        keep = partial(self.keep_episode, missing, transcripts)
+        """Plays the missing attempts with the target's agent, one environment after another."""
+        for name, part in self.env_split.environments.items():
+            own = {attempt for attempt in missing if self.env_split.of(attempt.task_id) is part}
+            keep = partial(self.keep_episode, missing, transcripts, name)
+            bare = {Attempt(one.repeat, one.task_id.removeprefix(f"{name}/")) for one in own}
+            for record in replace(self, env_split=part)._play(name, bare, display, keep) if own else ():
+                yield replace(record, task_id=joined(name, record.task_id), task_type=joined(name, record.task_type))
+
+    def _play(self, name: str, missing: set[Attempt], display: Display, keep: Keep) -> Iterator[Record]:
+        """Plays attempts in one environment."""
 
         def progress(done: float, episodes: int) -> None:
             display.inner("episodes under way", done, episodes, steps=episodes)
 
         env_split, target, model, seed = self.env_split, self.target, self.model, self.options.seed
-        config, split = env_split.config, env_split.task_split.split
+        config = env_split.config
         if model is None:
             agents = self.options.concurrency
             return agent_attempts(
@@ -157,25 +165,38 @@ class Evaluation:
         if target.plays == STANDARD:
             if not isinstance(model, Endpoint):
                 cut = self.options.cut_failures
-                failures = {one.task_id: one for one in read_failures(cut)} if cut else None
+                kept = read_failures(cut) if cut else ()
+                own = (replace(one, task_id=one.task_id.removeprefix(f"{name}/")) for one in kept)
+                failures = {one.task_id: one for one in own} if cut else None
                 return policy_attempts(env_split, model, missing, seed, keep, progress, failures)
-            reader = replace(env_split, horizon=0).reader
-            agent: Any = ChatAgent(config.prompt, env_split.guide, reader)
-            make = partial(make_wrapped, config, split, 0)
-            return chat_attempts(env_split, agent, model, make, missing, seed, keep, progress)
+            plain = env_split.without_predictions()
+            agent: Any = ChatAgent(config.prompt, env_split.guide, plain.reader)
+            return chat_attempts(env_split, agent, model, plain.make_wrapped, missing, seed, keep, progress)
         agent = build_prompting_agent(target.plays, env_split.base, **pairs(self.options.agent_arg))
-        make = partial(make_base, config, split)
         if isinstance(model, Endpoint):
-            return chat_attempts(env_split, agent, model, make, missing, seed, keep, progress)
+            return chat_attempts(env_split, agent, model, env_split.make_base, missing, seed, keep, progress)
         chat_model = PolicyChatModel(model, config.rollout.eval_batch)
-        return chat_attempts(env_split, agent, chat_model, make, missing, seed, keep, progress, policy=model)
+        return chat_attempts(
+            env_split, agent, chat_model, env_split.make_base, missing, seed, keep, progress, policy=model
+        )
 
     def keep_episode(
-        self, missing: set[Attempt], file: TranscriptFile | None, episode: Trajectory | EpisodeResult, repeat: int
+        self,
+        missing: set[Attempt],
+        file: TranscriptFile | None,
+        name: str,
+        episode: Trajectory | EpisodeResult,
+        repeat: int,
     ) -> None:
         """Writes an episode to the transcripts; to ``--keep-failures`` if it failed, its cut drawn for the task; and to
         ``--keep-signals`` if it has a revision signal."""
-        task_id = episode.task_id if isinstance(episode, EpisodeResult) else episode.task.task_id
+        if isinstance(episode, Trajectory):
+            task = episode.task
+            task_id, task_type = joined(name, task.task_id), joined(name, task.task_type)
+            episode = replace(episode, task=replace(task, task_id=task_id, task_type=task_type))
+        else:
+            task_id, task_type = joined(name, episode.task_id), joined(name, episode.task_type)
+            episode = replace(episode, task_id=task_id, task_type=task_type)
         place = self.env_split.task_split.position(task_id)
         if file is not None and Attempt(repeat, task_id) in missing:
             policy = None if isinstance(self.model, Endpoint) else self.model
@@ -200,6 +221,8 @@ def evaluate_single_step(evaluation: Evaluation, header: dict[str, Any]) -> dict
     model, split = evaluation.model, evaluation.env_split.task_split
     if model is None or isinstance(model, Endpoint) or evaluation.target.plays != STANDARD:
         raise ConfigError("--single-step needs a local model with the standard prompts: a run, a folder, or a hub name")
+    if evaluation.env_split.parts:
+        raise ConfigError("--single-step measures one environment: name it with --env")
     if evaluation.options.repeats > 1:
         raise ConfigError("--single-step measures every step once: remove --repeats")
     path = evaluation.options.out or default_file({**header, "measure": "single-step"}).with_suffix(".single-step.json")
@@ -301,16 +324,23 @@ def configuration(options: argparse.Namespace, target: EvalTarget) -> Config:
         path, given = options.config, () if options.config else PRETRAINED
     if idle := of_training(options.set):
         raise ConfigError(f"--set {idle[0]} has no effect in an evaluation: remove it")
-    if options.env and options.env != load(path, given).env.id:
+    if options.env and options.env != load(path, given).environment:
         given = tuple(one for one in given if not one.startswith("env."))  # a split and arguments of another one
-        given = (*given, f"env.id={options.env}", "env.kwargs={}")
+        given = (*given, f"env.id={options.env}")
     config = load(path, [*given, *options.set])
     tree = to_dict(config)
     data = {} if options.data_dir is None else {"data_dir": str(options.data_dir)}
-    tree["env"]["kwargs"] |= {**pairs(options.env_arg), **data}
+    arguments, each = {**pairs(options.env_arg), **data}, tree["env"]
+    if arguments and not isinstance(each, dict):
+        raise ConfigError(
+            "--env-arg and --data-dir are for one environment; of several use --set env.0.kwargs.NAME=VALUE"
+        )
+    each = [each] if isinstance(each, dict) else each
+    for one in each:
+        one["kwargs"] |= arguments
+        one |= {"eval_split": options.split} if options.split is not None else {}
+        one |= {"eval_tasks": options.tasks} if options.tasks is not None else {}
     for section, name, value in (
-        ("env", "eval_split", options.split),
-        ("env", "eval_tasks", options.tasks),
         ("rollout", "eval_temperature", options.temperature),
         ("rollout", "eval_batch", options.batch),
         ("rollout", "action_tokens", options.max_tokens),

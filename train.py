@@ -66,7 +66,7 @@ from roleagent.learners.sft.imitation import imitate
 
 def train(config: Config, resume: bool, display: Display, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
     """Runs the warm start, training and the evaluation on held-out tasks; returns the result."""
-    split = EnvSplit.open(config, config.env.train_split)
+    split = EnvSplit.training(config)
     held_out = EnvSplit.held_out(config)
     check_held_out(split, held_out, display.warn)
     split = size_warm_start(split, display.say)
@@ -150,7 +150,7 @@ def run_training(
     """Shows and runs a training; returns the result. ``overrides`` without an effect are reported."""
     rank = int(os.environ.get("RANK", "0"))  # set by torchrun and deepspeed
     transformers.logging.disable_progress_bar()
-    title = f"{config.method} on {config.env.id}, seed {config.seed}, run folder {config.folder}"
+    title = f"{config.method} on {config.environment}, seed {config.seed}, run folder {config.folder}"
     with Display(title, quiet=rank > 0) as display:
         for line in without_effect(config, overrides):
             display.warn(line)

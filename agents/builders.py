@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import shlex
 import shutil
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,18 +23,20 @@ from roleagent.agents.task_simulator import EndpointSimulator
 from roleagent.config import Config, ConfigError
 from roleagent.config.curriculum import EndpointConfig
 from roleagent.config.methods import method_class
+from roleagent.config.settings import EnvMemberConfig
 from roleagent.curricula.rule_analyst import RuleAnalyst, UnreadAnalyst
 from roleagent.curricula.simulators import BaseSimulator, StaticSimulator, TableSimulator
 from roleagent.env_card import Instructions, card_of, instructions_of, step_limit
+from roleagent.envs.mixture import Mixture
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.registry import make_env
 from roleagent.envs.wrappers import PredictedState, ReplyReader, StepTimeout, Tags, ToolTags, read_replies
 from roleagent.envs.wrappers.predicted_state import default_horizon
 from roleagent.imports import load_class
 from roleagent.similarity import similarity_of
-from roleagent.tasks.grammar import TaskGrammar
+from roleagent.tasks.grammar import OpenTaskSplit, TaskGrammar
 from roleagent.tasks.simulator import Simulator
-from roleagent.tasks.split import TaskSplit, data_of, first_tasks
+from roleagent.tasks.split import JointTaskSplit, TaskSplit, data_of, first_tasks
 from roleagent.types import Analyst
 
 if TYPE_CHECKING:  # agents without a model or a server need neither torch nor openai, which take seconds to load
@@ -50,9 +53,10 @@ def make_base(config: Config, split: str) -> gymnasium.Env:
     """
     arguments: dict[str, Any] = {"split": split, **config.env.kwargs}
     if config.genenv and split == config.env.train_split:
-        if ":" not in config.env.id and not card_of(config.env.id).task_grammar:
+        if ":" in config.env.id or card_of(config.env.id).task_grammar:
+            arguments["generated_tasks"] = True
+        elif not isinstance(config.env, EnvMemberConfig):
             raise ConfigError(f"genenv=on writes tasks, but the environment {config.env.id} has no task grammar")
-        arguments["generated_tasks"] = True
     env = make_env(config.env.id, arguments, "env.kwargs.")
     return StepTimeout(env, config.env.step_timeout) if config.env.step_timeout else env
 
@@ -252,22 +256,26 @@ def open_simulator(config: Config, grammar: TaskGrammar, tasks: int, rng: Genera
 
 @dataclass(frozen=True)
 class EnvSplit:
-    """One split of the configured environment.
+    """One split of the configured environment, or of each of several.
 
     Attributes:
-        base: an environment outside the pool, for experts and task types.
+        base: an environment outside the pool, for experts and task types; it takes bare commands.
         task_split: its tasks, limited as configured for evaluation.
-        horizon: steps that predictions look ahead; 0 with ``wia=off``.
+        horizon: steps that predictions look ahead; 0 with ``wia=off``. Of several environments the furthest.
+        parts: where the configuration lists several environments, the split of each, by name. Their tasks have the ids
+            of their environments, without the name.
     """
 
     config: Config
     base: gymnasium.Env
     task_split: TaskSplit
     horizon: int
+    parts: Mapping[str, EnvSplit] = field(default_factory=dict)
 
     @classmethod
     def open(cls, config: Config, split: str, limit: int = 0) -> EnvSplit:
-        """Opens a split; ``limit`` > 0 keeps so many tasks, see :func:`~roleagent.tasks.split.first_tasks`.
+        """Opens a split of one environment; ``limit`` > 0 keeps so many tasks, see
+        :func:`~roleagent.tasks.split.first_tasks`.
 
         Raises:
             ConfigError: see :func:`make_base`; or the environment has no ``task_split``, or is not ready.
@@ -295,13 +303,30 @@ class EnvSplit:
         return cls(config, base, task_split, horizon)
 
     @classmethod
+    def training(cls, config: Config) -> EnvSplit:
+        """Opens the split that is trained on, of each environment.
+
+        Raises:
+            ConfigError: see :meth:`open`; or ``genenv=on`` and no environment has a task grammar.
+        """
+        split = cls._joined(
+            config, {name: cls.open(one, one.env.train_split) for name, one in config.environments.items()}
+        )
+        if config.genenv and not split.written:
+            raise ConfigError(f"genenv=on writes tasks, but no environment of {config.environment} has a task grammar")
+        return split
+
+    @classmethod
     def held_out(cls, config: Config) -> EnvSplit:
-        """Opens the split of evaluations, with ``env.eval_tasks`` tasks.
+        """Opens the split of evaluations, of each environment, with ``env.eval_tasks`` tasks.
 
         Raises:
             ConfigError: see :meth:`open`; or ``rollout.eval_predictions`` is off where predictions change the play.
         """
-        split = cls.open(config, config.env.eval_split, config.env.eval_tasks)
+        opened = {
+            name: cls.open(one, one.env.eval_split, one.env.eval_tasks) for name, one in config.environments.items()
+        }
+        split = cls._joined(config, opened)
         if not split.horizon or config.rollout.eval_predictions:
             return split
         if config.prompt.predictions != "detached":
@@ -309,21 +334,84 @@ class EnvSplit:
                 f"with prompt.predictions={config.prompt.predictions} predictions change the play: leave "
                 "rollout.eval_predictions on"
             )
-        return replace(split, horizon=0)
+        return split.without_predictions()
+
+    @classmethod
+    def _joined(cls, config: Config, parts: Mapping[str, EnvSplit]) -> EnvSplit:
+        """The split of one environment itself, or one of several."""
+        if "" in parts:
+            return parts[""]
+        for name, part in parts.items():
+            try:
+                _ = part.reader
+            except ConfigError as error:
+                raise ConfigError(f"the environment {name} of env: {error}") from error
+        ids = [part.task_split.env_id for part in parts.values()]
+        named = {
+            # Two environments of one class are two in the failure library; a card is found behind the colon.
+            name: replace(part, task_split=replace(own, env_id=f"{name}:{own.env_id}"))
+            if ids.count((own := part.task_split).env_id) > 1
+            else part
+            for name, part in parts.items()
+        }
+        task_split = JointTaskSplit.of({name: part.task_split for name, part in named.items()})
+        base = Mixture({name: partial(_itself, part.base) for name, part in named.items()}, task_split)
+        return cls(config, base, task_split, max(part.horizon for part in named.values()), named)
+
+    @property
+    def environments(self) -> Mapping[str, EnvSplit]:
+        """The split of each environment, by name; of a single one itself, by ``""``."""
+        return self.parts or {"": self}
+
+    @property
+    def written(self) -> dict[str, EnvSplit]:
+        """Those of :attr:`environments` for which ``genenv=on`` writes tasks."""
+        return {
+            name: part
+            for name, part in self.environments.items()
+            if self.config.genenv and isinstance(part.task_split, OpenTaskSplit)
+        }
+
+    def of(self, task_id: str) -> EnvSplit:
+        """The split of the environment that has a task of this split."""
+        return self.parts[task_id.partition("/")[0]] if self.parts else self
+
+    def without_predictions(self) -> EnvSplit:
+        """The same tasks, played without predictions."""
+        parts = {name: part.without_predictions() for name, part in self.parts.items()}
+        return replace(self, horizon=0, parts=parts)
+
+    def only(self, task_ids: Sequence[str]) -> EnvSplit:
+        """Some tasks of the split, in this order."""
+        parts = {}
+        for name, part in self.parts.items():
+            own = [task_id.removeprefix(f"{name}/") for task_id in task_ids if task_id.startswith(f"{name}/")]
+            parts |= {name: part.only(own)} if own else {}
+        return replace(self, task_split=replace(self.task_split, task_ids=tuple(task_ids)), parts=parts)
 
     def first(self, tasks: int) -> EnvSplit:
-        """The first ``tasks`` of the split, of all types (:func:`~roleagent.tasks.split.first_tasks`); 0: all."""
+        """The first ``tasks`` of the split, of all types (:meth:`~roleagent.tasks.split.TaskSplit.first`); 0: all."""
         if not 0 < tasks < len(self.task_split):
             return self
-        return replace(self, task_split=first_tasks(self.base, tasks))
+        return self.only(self.task_split.first(tasks, self.task_type or (lambda task_id: "")).task_ids)
+
+    @property
+    def task_type(self) -> Callable[[str], str] | None:
+        """The type of a task id; None where the environment does not say it."""
+        known = self.base if self.parts else self.base.unwrapped
+        return getattr(known, "task_type", None)
 
     def manifest(self) -> dict[str, Any]:
-        """The tasks and the data, as results name them."""
-        return {**self.task_split.manifest(), "data": data_of(self.base)}
+        """The tasks and the data, as results name them; of several environments also those of each."""
+        if not self.parts:
+            return {**self.task_split.manifest(), "data": data_of(self.base)}
+        each = {name: part.manifest() for name, part in self.parts.items()}
+        return {**self.task_split.manifest(), "environments": each}
 
     @property
     def reader(self) -> ReplyReader:
-        """Reads and writes replies, as the outermost wrapper of the split's environments does."""
+        """Reads and writes replies, as the outermost wrapper of the environment does; several have several readers."""
+        assert not self.parts, "of several environments each has its own: split.of(task_id).reader"
         return _read_replies(self.base, self.config, self.horizon).reader
 
     @property
@@ -332,24 +420,48 @@ class EnvSplit:
         guide = instructions_of(self.base)
         return replace(guide, form=self.reader.form or guide.form)
 
-    def rollout(self, policy: Policy, plain: bool = False) -> Rollout:
-        """A rollout of a policy on this split, with its own pool; a ``plain`` one plays without predictions.
+    def make_base(self) -> gymnasium.Env:
+        """Another environment like :attr:`base`."""
+        return self._make(lambda part: make_base(part.config, part.task_split.split))
+
+    def make_wrapped(self) -> gymnasium.Env:
+        """Another environment with its wrappers: takes raw replies, scores predictions."""
+        return self._make(lambda part: make_wrapped(part.config, part.task_split.split, part.horizon))
+
+    def _make(self, make: Callable[[EnvSplit], gymnasium.Env]) -> gymnasium.Env:
+        if not self.parts:
+            return make(self)
+        assert isinstance(self.task_split, JointTaskSplit)
+        return Mixture({name: partial(make, part) for name, part in self.parts.items()}, self.task_split)
+
+    def rollout(self, policy: Policy, plain: bool = False, pool: EnvPool | None = None) -> Rollout:
+        """A rollout of a policy on this split; a ``plain`` one plays without predictions.
 
         With ``agent.command`` that program plays.
+
+        Args:
+            pool: of environments as :meth:`make_wrapped` makes them; None: one of its own.
         """
         if self.config.agent.command:
             return self._program_rollout(policy)
-        pool = EnvPool(partial(make_wrapped, self.config, self.task_split.split, self.horizon))
+        pool = pool or EnvPool(self.make_wrapped)
         prompt, limits = self.config.prompt, self.config.rollout
+        if self.parts:
+            parts = {name: part.rollout(policy, plain, pool) for name, part in self.parts.items()}
+            return Rollout(policy, pool, self.task_split.env_id, prompt, limits, self.horizon, plain=plain, parts=parts)
         return Rollout(
             policy, pool, self.task_split.env_id, prompt, limits, self.horizon, self.guide, self.reader, plain
         )
 
-    def _program_rollout(self, policy: Policy) -> Rollout:
+    def _program_rollout(self, policy: Policy) -> ProgramRollout:
         config = self.config
-        pool = EnvPool(partial(make_base, config, self.task_split.split))
         return ProgramRollout(
-            *(policy, pool, self.task_split.env_id, config.prompt, config.rollout, 0),
+            *(policy, EnvPool(self.make_base), self.task_split.env_id, config.prompt, config.rollout, 0),
+            parts={name: part._program_rollout(policy) for name, part in self.parts.items()},
             agent=config.agent,
             log=config.folder / "agent.log",
         )
+
+
+def _itself(env: gymnasium.Env) -> gymnasium.Env:
+    return env

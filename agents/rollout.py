@@ -8,6 +8,7 @@ and every sampled token as they were.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -77,6 +78,8 @@ class Rollout:
         guide: the environment's instructions; None: those of ``env_id``.
         reader: of the outermost wrapper; None: that of ``Tags``.
         plain: whether :meth:`play` asks for no predictions, because :meth:`predict` will.
+        parts: of several environments the rollout of each, by name (:meth:`of`); instructions, reader and stop tokens
+            are theirs.
 
     Attributes:
         slots: most episodes side by side; None: all.
@@ -96,22 +99,33 @@ class Rollout:
         guide: Instructions | None = None,
         reader: ReplyReader | None = None,
         plain: bool = False,
+        parts: Mapping[str, Rollout] | None = None,
     ):
-        self.policy, self.pool, self.env_id = policy, pool, env_id
+        self.policy, self.pool, self.parts = policy, pool, parts or {}
         self.prompt, self.config, self.horizon = prompt, config, horizon
         self.renderer = renderer_of(policy, prompt.think != "none", read_templates(prompt.templates))
         self.style = style_of(prompt.style)
-        self.guide = guide or instructions_of(env_id)
         self.stats, self.watch = RolloutStats(), Timer()
-        self.reader: ReplyReader = reader or TagReader(prompt.think, horizon=horizon)
-        self.action_stops = self._stops(*self.reader.stops)
         inline = horizon and prompt.predictions == "inline"
         self.action_limit = config.action_tokens + (config.prediction_tokens if inline else 0)
         # Prompts that only grow are the beginnings of one text, so their questions can be asked together, afterwards.
         self.predicts_later = bool(horizon) and self.style.grows and prompt.predictions == "detached"
         self.predicts = bool(horizon) and not plain  # while it plays, or right behind
+        if self.parts:
+            return
+        self.env_id, self.guide = env_id, guide or instructions_of(env_id)
+        self.reader: ReplyReader = reader or TagReader(prompt.think, horizon=horizon)
+        self.action_stops = self._stops(*self.reader.stops)
         # With one horizon its closing tag ends the reply; with several the model itself ends the reply.
         self.prediction_stops = self._stops("</prediction>") if horizon == 1 else policy.end_ids
+
+    def of(self, task_id: str) -> Rollout:
+        """The rollout of the environment that has a task, with the counters, watch and environments of this one."""
+        if not self.parts:
+            return self
+        part = copy.copy(self.parts[task_id.partition("/")[0]])
+        part.pool, part.stats, part.watch = self.pool, self.stats, self.watch
+        return part
 
     def _stops(self, *closing_tags: str) -> frozenset[int]:
         """Tokens that end a reply: closing tags that are one token, and always the end tokens."""
@@ -154,7 +168,8 @@ class Rollout:
             ``stats.errors``: a crash is not a reward of 0.
         """
         wanted = [task_id for task_id in task_ids for _ in range(copies)]
-        episodes = [Episode(self.pool, index, task_id, self.env_id) for index, task_id in enumerate(wanted)]
+        env_ids = {task_id: self.of(task_id).env_id for task_id in task_ids}
+        episodes = [Episode(self.pool, index, task_id, env_ids[task_id]) for index, task_id in enumerate(wanted)]
         given = [() if openings is None else tuple(one) for one in openings or task_ids for _ in range(copies)]
         scheduler = Scheduler(
             self.backend(temperature),
@@ -178,13 +193,14 @@ class Rollout:
             self.stats.errors += copies - len(trajectories)
             self.stats.episodes += len(trajectories)
             known = next((record for index in members if (record := episodes[index].record)), None)
-            task = trajectories[0].task if trajectories else known.task if known else Task(self.env_id, task_id)
+            task = trajectories[0].task if trajectories else known.task if known else Task(env_ids[task_id], task_id)
             groups.append(Group(task, trajectories))
         return groups
 
     async def _play(self, episode: Episode, given: Sequence[Completion]) -> str:
         """Plays an episode, and returns the error of its environment, or ``""``."""
-        player = _Player(self, given)
+        own = self.of(episode.task_id)
+        player = _Player(own, given)
         try:
             await play_episode(episode, player.decide)
         except EnvError as error:
@@ -192,7 +208,7 @@ class Rollout:
         if player.asked:
             record = episode.record
             assert record is not None
-            record.turns[:] = await self._predicted(episode.slot, record.turns, player.asked)
+            record.turns[:] = await own._predicted(episode.slot, record.turns, player.asked)
             # While it was played no prediction had arrived.
             made = [turn.prediction for turn in record.turns if turn.prediction is not None]
             record.scores[:] = [score for prediction in made for score in prediction.scores]
@@ -217,10 +233,10 @@ class Rollout:
 
         async def predicted(index: int, slot: int) -> list[Turn]:
             group, member = places[index]
-            turns = groups[group].trajectories[member].turns
-            prompts = {number: self.prediction_prompt(turns[number]) for number in chosen[group][member]}
-            asked = {number: prompt for number, prompt in prompts.items() if self.has_room(prompt)}
-            return await self._predicted(slot, turns, asked) if asked else [*turns]
+            turns, own = groups[group].trajectories[member].turns, self.of(groups[group].task.task_id)
+            prompts = {number: own.prediction_prompt(turns[number]) for number in chosen[group][member]}
+            asked = {number: prompt for number, prompt in prompts.items() if own.has_room(prompt)}
+            return await own._predicted(slot, turns, asked) if asked else [*turns]
 
         scheduler = Scheduler(
             self.backend(temperature), self._step, predicted, len(places), progress=progress, watch=self.watch

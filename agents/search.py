@@ -16,14 +16,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from roleagent.agents.builders import EnvSplit, make_wrapped
+from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rendering import Conversation
 from roleagent.agents.rollout import Rollout
@@ -31,6 +30,7 @@ from roleagent.agents.scheduler import Ask, Batch, Scheduler
 from roleagent.config import ConfigError
 from roleagent.config.revision import SearchConfig
 from roleagent.envs.failures.scripted_episode import ScriptedEpisode
+from roleagent.envs.mixture import Mixture
 from roleagent.envs.restoring import RecordedStep, Restorer
 from roleagent.slow_notice import count
 from roleagent.types import Completion, Request, Task, Trajectory, Turn, ending, grouping_state, reward_terms
@@ -292,8 +292,10 @@ class _WorldFailed(Exception):
 class _World:
     """The environment of one tree, and the node whose state it is in."""
 
-    def __init__(self, env: gymnasium.Env, env_id: str):
-        self.env, self.env_id = env, env_id
+    env_id = ""  # of the present task
+
+    def __init__(self, env: gymnasium.Env):
+        self.env = env
         self.restorer = Restorer(env)
         self._task_id = ""
         self._at: Node | None = None
@@ -310,6 +312,8 @@ class _World:
     @property
     def commands(self) -> gymnasium.Env:
         """The environment below the layer that reads replies: it takes bare commands."""
+        if isinstance(self.env, Mixture):
+            return self.env.commands()
         return self.env.env if isinstance(self.env, gymnasium.Wrapper) else self.env
 
     def restart(self) -> None:
@@ -359,9 +363,8 @@ class Search:
     @classmethod
     def open(cls, split: EnvSplit, policy: Policy) -> Search:
         """The configured search on a split."""
-        plain = replace(split, horizon=0)
-        make = partial(make_wrapped, split.config, split.task_split.split, 0)
-        return cls(plain.rollout(policy), make, split.config.search)
+        plain = split.without_predictions()
+        return cls(plain.rollout(policy), plain.make_wrapped, split.config.search)
 
     def search(
         self,
@@ -380,14 +383,17 @@ class Search:
             the trees in order, without snapshots and conversations. That of a failed environment has an ``error``.
         """
         while len(self._worlds) < len(task_ids):
-            self._worlds.append(_World(self._make(), self.rollout.env_id))
+            self._worlds.append(_World(self._make()))
         worlds = self._worlds[: len(task_ids)]
+        for world, task_id in zip(worlds, task_ids, strict=True):
+            world.env_id = self.rollout.of(task_id).env_id
         trees = [_begin(world, task_id) for world, task_id in zip(worlds, task_ids, strict=True)]
         for world, tree, rng in zip(worlds, trees, rngs, strict=True):
             if not tree.error:
-                tree.root.conversation = self.rollout.open(tree.root.observation, tree.root.info)
+                rollout = self.rollout.of(tree.task.task_id)
+                tree.root.conversation = rollout.open(tree.root.observation, tree.root.info)
                 if self.options.expert_prefix:
-                    self._play_head(world, tree, rng)
+                    self._play_head(rollout, world, tree, rng)
 
         async def search(index: int, slot: int) -> None:
             try:
@@ -412,16 +418,16 @@ class Search:
             world.env.close()
         self._worlds = []
 
-    def _play_head(self, world: _World, tree: Tree, rng: np.random.Generator) -> None:
+    def _play_head(self, rollout: Rollout, world: _World, tree: Tree, rng: np.random.Generator) -> None:
         """Plays the first commands of an expert's episode; the search goes on from there. A lost episode gives none."""
-        policy, reader, node = self.rollout.policy, self.rollout.reader, tree.root
+        policy, reader, node = rollout.policy, rollout.reader, tree.root
         try:
             expert = ScriptedEpisode(world.commands, tree.task.task_id, rng)
             commands = [turn.action for turn in expert.turns] if expert.finish() else []
             world.restart()
             for command in commands[: min(int(self.options.expert_prefix * len(commands)), self.options.depth - 1)]:
-                reply, prompt = reader.write(command, policy.literal), self.conversation(node).action_prompt()
-                said = self.rollout.text_reply(reply, self.rollout.action_stops)
+                reply, prompt = reader.write(command, policy.literal), self.conversation(rollout, node).action_prompt()
+                said = rollout.text_reply(reply, rollout.action_stops)
                 child = Node(parent=node, command=command, reply=reply, prompt_ids=prompt, completion=said)
                 world.play(node, child)
                 child.info = {**child.info, "given": True}
@@ -430,14 +436,14 @@ class Search:
         except (Exception, SystemExit) as error:
             tree.error = _one_line(error)
 
-    def conversation(self, node: Node) -> Conversation:
+    def conversation(self, rollout: Rollout, node: Node) -> Conversation:
         """The conversation up to a node."""
         if node.conversation is None:
             assert node.parent is not None
             assert node.completion is not None
-            conversation = copy.copy(self.conversation(node.parent))
+            conversation = copy.copy(self.conversation(rollout, node.parent))
             stream = (*node.prompt_ids, *node.completion.token_ids)
-            command = self.rollout.reader.read(node.reply).command
+            command = rollout.reader.read(node.reply).command
             conversation.advance(stream, node.completion.token_ids, command, node.observation, node.info)
             node.conversation = conversation
         return node.conversation
@@ -503,8 +509,8 @@ class _TreeSearch:
 
     async def _expand(self, node: Node, width: int, simulated: bool) -> None:
         """Samples replies in a node's state, and adds a child for each command; each is played at once."""
-        rollout = self._search.rollout
-        prompt, limit = self._search.conversation(node).action_prompt(), rollout.config.action_tokens
+        rollout = self._search.rollout.of(self._tree.task.task_id)
+        prompt, limit = self._search.conversation(rollout, node).action_prompt(), rollout.config.action_tokens
         if len(prompt) + limit > rollout.policy.context_length:
             node.stop_reason, node.truncated = "context", True
             node.back_up()

@@ -33,6 +33,7 @@ import numpy as np
 import roleagent  # noqa: F401 - registers the environments
 from roleagent.agents.analysts.judges import ReflectionJudge, measure_judge
 from roleagent.agents.builders import EnvSplit, make_base
+from roleagent.agents.rollout import Rollout
 from roleagent.agents.search import Node, Search, SearchStats
 from roleagent.config import load
 from roleagent.curricula.rule_analyst import RuleAnalyst
@@ -205,8 +206,8 @@ class NoisyExpert(RandomCommands):
 class ExpertSearch(Search):
     """A search that shows its policy the node of every prompt."""
 
-    def conversation(self, node: Node) -> Any:
-        found = super().conversation(node)
+    def conversation(self, rollout: Rollout, node: Node) -> Any:
+        found = super().conversation(rollout, node)
         self.rollout.policy.nodes[tuple(found.action_prompt())] = node  # type: ignore[attr-defined]
         return found
 

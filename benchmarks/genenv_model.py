@@ -68,7 +68,7 @@ def play(run: Run, split: EnvSplit, simulator: SimulatorTraining, updates: int) 
     """Updates the simulator against the agent that stands still; returns the figures."""
     env = gymnasium.make(run.config.env.id, generated_tasks=True)
     sampler = generated_sampler(
-        run, split, UniformSampler(split.task_split, run.stream("sampler")), simulator.simulator
+        run, split, UniformSampler(split.task_split, run.stream("sampler")), run.stream, simulator.simulator
     )
     agent = Agent(env.unwrapped, sampler.grammar, SLIPS["toy"], noise=False, seed=run.config.seed)
     rates: list[list[float]] = []

@@ -152,6 +152,10 @@ class GeneratedSampler:
         self.simulator.load_state_dict(before)  # a list has moved on
         return found
 
+    def costs(self) -> Mapping[str, float]:
+        """What the simulator has cost since it was last asked."""
+        return self.simulator.costs()
+
     def choices(self) -> Mapping[str, tuple[str, str]]:
         """Why tasks were chosen, by task id: those of the sampler inside, and ``fresh`` or ``replayed``."""
         fresh = {

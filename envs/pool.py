@@ -62,14 +62,15 @@ class EnvPool:
         try:
             if index not in self._envs:
                 self._envs[index] = self._make()
-            task_split = getattr(self._envs[index].unwrapped, "task_split", None)
+            env = self._envs[index]
+            task_split = env.get_wrapper_attr("task_split") if env.has_wrapper_attr("task_split") else None
         except _FAILURES as error:
             return self._failed(index, error)
         if task_id is not None and task_split is not None:
             task_split.require(task_id)
         try:
             options = {} if task_id is None else {"task_id": task_id}
-            observation, info = self._envs[index].reset(seed=seed, options=options)
+            observation, info = env.reset(seed=seed, options=options)
         except _FAILURES as error:
             return self._failed(index, error)
         return Outcome(observation, info=info)

@@ -305,6 +305,7 @@ def with_true_states(trajectory: Trajectory, rollout: Rollout, most: int, rng: n
         most: turns that keep a prediction, drawn as in the warm start; 0: all of them.
         rng: draws those turns.
     """
+    rollout = rollout.of(trajectory.task.task_id)
     prompts = {n: prompt for n, turn in enumerate(trajectory.turns) if (prompt := _asked(turn, rollout))}
     chosen = [*prompts]
     if most:

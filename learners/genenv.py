@@ -57,7 +57,11 @@ def alignment_of(config: Config) -> Alignment:
 
 
 def generated_sampler(
-    run: Run, split: EnvSplit, inner: Sampler, simulator: Simulator | None = None
+    run: Run,
+    split: EnvSplit,
+    inner: Sampler,
+    stream: Callable[..., Generator],
+    simulator: Simulator | None = None,
 ) -> GeneratedSampler:
     """GenEnv's sampler; ``inner`` chooses the base tasks.
 
@@ -65,18 +69,19 @@ def generated_sampler(
         run: the run.
         split: the training tasks.
         inner: a sampler of the split's tasks.
+        stream: random numbers by name.
         simulator: writes the new tasks; None: the configured one that is no model of the run.
     """
     options = run.config.simulator
     never_learns = options.kind in ("base", "static")  # varying the tasks in the band would be a way to learn
     grammar = grammar_of(split.base, plan_share=options.plan_share)
     if simulator is None:
-        simulator = open_simulator(run.config, grammar, len(split.task_split), run.stream("task writer"))
+        simulator = open_simulator(run.config, grammar, len(split.task_split), stream("task writer"))
     return GeneratedSampler(
         inner,
         grammar,
         simulator,
-        run.stream("generated tasks"),
+        stream("generated tasks"),
         alignment_of(run.config),
         fresh=options.shares[0],
         replay=options.shares[1],
@@ -165,7 +170,8 @@ def open_simulator_training(run: Run, split: EnvSplit, agent: Learner, actor: Po
     config, options = run.config, run.config.simulator
     if not config.simulator_is_model:
         return None
-    grammar = grammar_of(split.base, plan_share=options.plan_share)
+    [written] = split.written.values()  # launch.check_simulator has refused several
+    grammar = grammar_of(written.base, plan_share=options.plan_share)
     if config.shares_simulator:
         start = None
         if options.probe and agent.reference is not None:

@@ -23,6 +23,7 @@ from roleagent.agents.rollout import Rollout, RolloutStats
 from roleagent.config import ConfigError
 from roleagent.curricula.failure_sampler import CurriculumSampler
 from roleagent.curricula.library import FailureLibrary
+from roleagent.curricula.mixed_sampler import MixedSampler
 from roleagent.curricula.samplers import TypeSampler, UniformSampler
 from roleagent.files import make_whole, write_checksums
 from roleagent.learners.advantages import Advantages, Estimator, compared_turns
@@ -49,7 +50,7 @@ from roleagent.learners.update import Mismatch, prepared, update
 from roleagent.segment import ACTION, CONTEXT, Segment
 from roleagent.slow_notice import waiting
 from roleagent.timer import Timer
-from roleagent.types import Group, Request, Sampler
+from roleagent.types import Analyst, Group, Request, Sampler
 
 _PROBES = 8  # replies that show whether the sampler has the learner's weights
 
@@ -119,23 +120,54 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorT
     policy = SharedPolicy(actor, run.ranks)
     if not run.ranks.first:
         return RankSampler(run, None, policy)
-    options = run.config.curriculum
-    task_type = getattr(split.base.unwrapped, "task_type", None)
+    library = open_library(run)
+    # vLLM itself decides how much it computes side by side.
+    batch = 4096 if isinstance(actor, HasBackend) else 64 * run.ranks.size
+    analyst = None if library is None else open_analyst(run.config, policy, batch)
+    opened = {
+        name: _sampler_of(run, name, part, library, analyst, simulator) for name, part in split.environments.items()
+    }
+    sampler = opened[""] if not split.parts else MixedSampler(opened, {one.name: one.share for one in run.config.env})
+    if run.progress.sampler is not None:
+        sampler.load_state_dict(run.progress.sampler)
+    return RankSampler(run, sampler, policy)
+
+
+def open_library(run: Run) -> FailureLibrary | None:
+    """The failure library of a run whose curriculum reads failures; several environments share it."""
+    config = run.config
+    if not config.aiw or config.curriculum.analyst == "types":
+        return None
+    if config.curriculum.library:
+        library = FailureLibrary(config.curriculum.library, run.folder.identity)
+    else:
+        library = FailureLibrary(run.folder.path / "failures.db")
+    if run.resumed and run.progress.sampler is None:
+        library.rollback(0)  # a run killed before its first checkpoint may have saved failures
+    return library
+
+
+def _sampler_of(
+    run: Run,
+    name: str,
+    split: EnvSplit,
+    library: FailureLibrary | None,
+    analyst: Analyst | None,
+    simulator: SimulatorTraining | None,
+) -> Sampler:
+    """The sampler of one environment, whose ``name`` is empty where it is the only one."""
+    options, task_type = run.config.curriculum, split.task_type
+    stream = partial(run.stream, *filter(None, [name]))
     if run.config.aiw and options.analyst == "types":
         sampler: Sampler = TypeSampler(
-            split.task_split, run.stream("sampler"), options.epsilon, task_type or (lambda task_id: "")
+            split.task_split, stream("sampler"), options.epsilon, task_type or (lambda task_id: "")
         )
-    elif run.config.aiw:
-        if options.library:
-            library = FailureLibrary(options.library, run.folder.identity)
-        else:
-            library = FailureLibrary(run.folder.path / "failures.db")
+    elif library is not None:
         sampler = CurriculumSampler(
             split.task_split,
             library,
-            # vLLM itself decides how much it computes side by side.
-            open_analyst(run.config, policy, 4096 if isinstance(actor, HasBackend) else 64 * run.ranks.size),
-            run.stream("sampler"),
+            analyst,
+            stream("sampler"),
             epsilon=options.epsilon,
             candidates=options.candidates,
             learnability=options.learnability,
@@ -143,12 +175,10 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorT
             task_type=task_type,
             control=options.analyst if options.analyst in ("replay", "text") else "",
         )
-        if run.resumed and run.progress.sampler is None:
-            library.rollback(0)  # a run killed before its first checkpoint may have saved failures
     else:
-        sampler = UniformSampler(split.task_split, run.stream("sampler"))
-    if run.config.genenv:
-        sampler = generated_sampler(run, split, sampler, simulator.simulator if simulator else None)
+        sampler = UniformSampler(split.task_split, stream("sampler"))
+    if split.written:
+        sampler = generated_sampler(run, split, sampler, stream, simulator.simulator if simulator else None)
     sampler = run.method.sampler(run, split, sampler)
     needed = ("sample", "observe", "choices", "metrics", "state_dict", "load_state_dict")
     if missing := [name for name in needed if not callable(getattr(sampler, name, None))]:
@@ -156,9 +186,7 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorT
             f"the sampler of method={run.config.method} has no {missing[0]}: it needs {', '.join(needed)} "
             "(roleagent.types.Sampler)"
         )
-    if run.progress.sampler is not None:
-        sampler.load_state_dict(run.progress.sampler)
-    return RankSampler(run, sampler, policy)
+    return sampler
 
 
 class Episodes:

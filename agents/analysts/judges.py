@@ -142,7 +142,8 @@ def judge_name(config: Config, explains: bool) -> str:
         return name
     if explains:
         return "step"
-    return "rule" if failure_modes_of(config.env.id.rpartition(":")[2]).detectors else "value"
+    ids = (one.env.id.rpartition(":")[2] for one in config.environments.values())
+    return "rule" if all(failure_modes_of(env_id).detectors for env_id in ids) else "value"
 
 
 def open_judge(config: Config, policy: Policy, rng: np.random.Generator) -> Judge:

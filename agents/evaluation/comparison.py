@@ -20,7 +20,7 @@ import yaml
 from roleagent.agents.evaluation import statistics
 from roleagent.agents.evaluation.records import PROTOCOL, Record, read_records
 from roleagent.options import differing
-from roleagent.tasks.split import split_text
+from roleagent.tasks.split import levels, split_text
 
 _SPLIT_KEYS = ("env_id", "split", "tasks", "digest")
 _IGNORED = ("agent", "batch", "seed", "task_split", "data", *_SPLIT_KEYS)
@@ -114,8 +114,9 @@ def _measured_in_training(path: Path) -> EvalRecords:
 def _settings_of_run(config: Path) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(config.read_text(encoding="utf-8-sig"))
+        env = tree["env"]
         return {
-            "kwargs": tree["env"]["kwargs"],
+            "kwargs": env["kwargs"] if isinstance(env, Mapping) else {one["name"]: one["kwargs"] for one in env},
             "temperature": tree["rollout"]["eval_temperature"],
             "prompt": tree["prompt"],
         }
@@ -155,7 +156,8 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
         raise ValueError(f"{first[0].path} and {second[0].path} have no task in common")
     by_type: dict[str, list[str]] = defaultdict(list)
     for task_id in common:
-        by_type[sides[0][task_id][0].task_type].append(task_id)
+        for name in levels(sides[0][task_id][0].task_type):
+            by_type[name].append(task_id)
     played = [record for side in sides for records in side.values() for record in records]
 
     def cell(tasks: Sequence[str], value: Callable[[Record], float]) -> dict[str, Any]:

@@ -72,14 +72,22 @@ def header_of(
             "platform": f"{platform.system()} {platform.machine()}",
         },
         **env_split.manifest(),
-        "made_as": config.env.id,  # several ids may be one class, and have one split
-        "kwargs": dict(config.env.kwargs),
-        "max_steps": step_limit(env_split.base),
+        **_made_as(env_split),
         "agent": agent,
         **settings,
         "seed": options.seed,
         **({"cut_failures": sha256(cut.read_bytes()).hexdigest()[:16]} if cut else {}),
     }
+
+
+def _made_as(env_split: EnvSplit) -> dict[str, Any]:
+    """How the environment was made; of several environments each value by name."""
+    found: dict[str, dict[str, Any]] = {"made_as": {}, "kwargs": {}, "max_steps": {}}
+    for name, part in env_split.environments.items():
+        env = part.config.env
+        found["made_as"][name] = env.id  # several ids may be one class, and have one split
+        found["kwargs"][name], found["max_steps"][name] = dict(env.kwargs), step_limit(part.base)
+    return found if env_split.parts else {name: value[""] for name, value in found.items()}
 
 
 def _version(package: str) -> str | None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from roleagent.agents.builders import EnvSplit, make_base
+from roleagent.agents.builders import EnvSplit
 from roleagent.agents.chat.models import ChatModel
 from roleagent.agents.chat.types import Answer, EndpointError, OverlongError, Prompt
 from roleagent.agents.episode import (
@@ -319,7 +319,7 @@ def agent_attempts(
     attempts = _in_order(missing, places)
     threads = min(concurrency, len(attempts)) if is_thread_safe(name) else 1
     if threads > 1:
-        pool = EnvPool(partial(make_base, env_split.config, env_split.task_split.split))
+        pool = EnvPool(env_split.make_base)
         with contextlib.closing(pool):
             yield from play_agents(build, pool, attempts, threads, keep, progress)
         return

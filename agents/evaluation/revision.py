@@ -18,7 +18,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 
-from roleagent.agents.builders import EnvSplit, make_wrapped
+from roleagent.agents.builders import EnvSplit
 from roleagent.agents.episode import EpisodeResult
 from roleagent.agents.evaluation.records import Record, records_of
 from roleagent.agents.policies.protocol import Policy
@@ -138,7 +138,7 @@ def revise_failures(
     rollout, cuts = split.rollout(policy), iter(failures)
 
     def make() -> gymnasium.Env:
-        env, failure = make_wrapped(split.config, split.task_split.split, split.horizon), next(cuts)
+        env, failure = split.make_wrapped(), next(cuts)
         limit = getattr(env.unwrapped, "max_steps", None)
         if limit is not None:
             setattr(env.unwrapped, "max_steps", limit + failure.cut)  # noqa: B010 - no attribute of every environment

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roleagent.agents.evaluation.records import Record
-from roleagent.tasks.split import wilson
+from roleagent.tasks.split import levels, wilson
 
 _DRAWS = 1 << 22  # of a bootstrap that are held at the same time
 
@@ -209,7 +209,9 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
     sound = [record for record in records if record.sound]
     by_type: dict[str, list[Record]] = defaultdict(list)
     for record in sound:
-        by_type[record.task_type].append(record)
+        for name in levels(record.task_type):
+            by_type[name].append(record)
+    own = {record.task_type for record in sound}
     names = sorted({name for record in sound for name in record.metrics})
     behavior = sorted({name for record in sound for name in record.behavior})
     predicted = [record.prediction for record in sound if record.prediction is not None]
@@ -222,7 +224,7 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
         "repeats": _repeats(sound),
         "at_k": at_k(sound),
         "by_trial": _by_trial(sound),
-        "macro": _mean([_mean([record.won for record in part]) for part in by_type.values()]),
+        "macro": _mean([_mean([record.won for record in by_type[name]]) for name in by_type if name in own]),
         "by_type": {name: _part(by_type[name], names) for name in sorted(by_type)},
     }
 

@@ -89,8 +89,8 @@ class ProgramRollout(Rollout):
         others: of :class:`~roleagent.agents.rollout.Rollout`; predictions are not asked for.
     """
 
-    def __init__(self, *others: Any, agent: AgentConfig, log: Path):
-        super().__init__(*others)
+    def __init__(self, *others: Any, agent: AgentConfig, log: Path, parts: Mapping[str, ProgramRollout] | None = None):
+        super().__init__(*others, parts=parts)
         assert isinstance(self.renderer, ChatRenderer | PlainRenderer)
         self.chat_renderer: ChatRenderer | PlainRenderer = self.renderer
         self.agent, self.slots, self._log = agent, agent.processes, log

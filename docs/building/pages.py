@@ -189,7 +189,8 @@ def _option(field: ast.AnnAssign, lines: list[str]) -> Option:
         "''": "",
     }.get(default, default)
     name = field.target.id if isinstance(field.target, ast.Name) else ""
-    return Option(name, ast.unparse(field.annotation), default.strip("'"), " ".join(comments).strip())
+    kind = ast.unparse(field.annotation).replace("Environments", "EnvConfig")  # or a list of several
+    return Option(name, kind, default.strip("'"), " ".join(comments).strip())
 
 
 def options_page() -> str:

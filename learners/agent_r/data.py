@@ -304,8 +304,7 @@ class RevisionData:
         self.split, self.judge, self.analyst, self.alpha = split, judge, analyst, alpha
         self.options = split.config.revision
         self.thoughts = read_templates(split.config.prompt.templates).revisions or THOUGHTS
-        self.rollout = replace(split, horizon=0).rollout(actor)
-        self.stops = self.rollout.action_stops
+        self.rollout = split.without_predictions().rollout(actor)
 
     def make(self, trees: Sequence[Tree], streams: Sequence[np.random.Generator]) -> list[TreeData]:
         """The data of some trees; ``streams`` has a generator for each."""
@@ -364,7 +363,7 @@ class RevisionData:
     def _add_splice(self, cut: _Cut) -> bool:
         """Adds a revision trajectory; False if the world refutes it and the search may look for another."""
         data, options = cut.data, self.options
-        signal = signal_of(options.form, cut.thought, self.rollout)
+        signal = signal_of(options.form, cut.thought, self.rollout.of(cut.bad.task.task_id))
         published = options.splice == "published"
         made = splice(self.split.base, cut.bad, cut.good, cut.pair.shared, cut.cut, signal, not published)
         over = made.over and made.truth == "false"
@@ -379,7 +378,8 @@ class RevisionData:
 
     def _search(self, cuts: Sequence[_Cut]) -> None:
         """Where the world refutes a splice, the policy goes on from the bad state; the first good end is the suffix."""
-        signals = [signal_of(self.options.form, cut.thought, self.rollout) for cut in cuts]
+        rollouts = [self.rollout.of(cut.bad.task.task_id) for cut in cuts]
+        signals = [signal_of(self.options.form, cut.thought, one) for cut, one in zip(cuts, rollouts, strict=True)]
         asked = [(cut.bad, cut.cut, signal) for cut, signal in zip(cuts, signals, strict=True)]
         with contextlib.closing(self.rollout.pool):
             played = search_on(self.rollout, asked, self.split.config.search.num_children)
@@ -430,9 +430,10 @@ class RevisionData:
 
     def _has_marker(self, demonstration: Demonstration) -> bool:
         policy, texts = self.rollout.policy, [demonstration.observation]
+        stops = self.rollout.of(demonstration.task.task_id).action_stops
         for step in demonstration.steps:
             ids = step.reply.token_ids if step.reply is not None else ()
-            said = policy.decode(ids[:-1] if ids and ids[-1] in self.stops else ids)
+            said = policy.decode(ids[:-1] if ids and ids[-1] in stops else ids)
             texts += [step.command, step.observation, said]
         return any(escape_markers(text) != text for text in texts)
 

@@ -23,8 +23,8 @@ class AgentR(Method):
     def check(self) -> None:
         from roleagent.learners.agent_r.data import check_revision
 
-        env = self.config.env
-        if env.train_split == env.eval_split:
+        each = [one.env for one in self.config.environments.values()]
+        if any(env.train_split == env.eval_split for env in each):
             raise ConfigError(
                 "Agent-R imitates the tasks that it searches: set env.eval_split to another split than these"
             )

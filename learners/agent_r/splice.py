@@ -156,10 +156,10 @@ def search_on(
     """
     if not bad:
         return []
-    openings = [
-        [*(turn.completion for turn in path.turns[:cut]), *([] if signal is None else [reply_of(signal, rollout)])]
-        for path, cut, signal in bad
-    ]
+    openings = []
+    for path, cut, signal in bad:
+        said = [] if signal is None else [reply_of(signal, rollout.of(path.task.task_id))]
+        openings.append([*(turn.completion for turn in path.turns[:cut]), *said])
     groups = rollout.play(
         [path.task.task_id for path, _, _ in bad], width, rollout.config.temperature, openings=openings
     )

@@ -177,6 +177,8 @@ def success_rows(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     for label in sorted(whole["by_type"]):
         parts = [one["by_type"].get(label) for one in found.values()]
         rows.append([label, str(parts[0]["n"]), *(f"{part['success']:.1%}" if part else "–" for part in parts)])
+        if any(other.startswith(f"{label}/") for other in whole["by_type"]):  # an environment
+            rows.append(["95 % interval", "", *("{:.0%}–{:.0%}".format(*part["interval"]) for part in parts)])
     return rows
 
 

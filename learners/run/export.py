@@ -117,10 +117,10 @@ def _facts(run: Path, path: Path, config: Config, policy: HFPolicy) -> dict[str,
     success, task_split = NOT_MEASURED if imitating else _measured(run, updates)
     configured = json.dumps(to_dict(config), sort_keys=True).encode()
     return {
-        "name": f"{config.method}, {config.env.id}, seed {config.seed}",
+        "name": f"{config.method}, {config.environment}, seed {config.seed}",
         "version": roleagent.__version__,
         "method": config.method,
-        "env": config.env.id,
+        "env": config.environment,
         "run": run.resolve().name,
         "checkpoint": path.name,
         "stage": progress.stage,

@@ -14,6 +14,7 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import RolloutStats
 from roleagent.curricula.failure_sampler import CurriculumSampler
 from roleagent.curricula.generated_sampler import GeneratedSampler
+from roleagent.curricula.mixed_sampler import MixedSampler
 from roleagent.learners.dealing import SharedPolicy
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.run.metrics import (
@@ -108,6 +109,15 @@ class Iterations:
             run.display.warn(warning)
 
 
+def _learn_analyzed(sampler: CurriculumSampler, groups: Sequence[Group], reflections: Sequence[Reflection]) -> None:
+    """The sampler learns from groups whose failed episodes are analyzed already, in their order."""
+    steps, answer = sampler.learn(groups), None
+    with contextlib.suppress(StopIteration):
+        while True:
+            question, arguments = steps.send(answer)
+            answer = reflections if question == "reflect" else getattr(sampler.analyst, question)(*arguments)
+
+
 def is_due(every: str, step: int, since: float, iteration: float) -> bool:
     """Whether an iteration ends with a checkpoint.
 
@@ -158,7 +168,7 @@ class RankSampler:
             choices, reflections = self._sampler.choices(), self._sampler.observe([one.group for one in scored])
         ahead = {"ahead": self.ahead} if self.ahead else {}
         self._run.progress.sampler = {**self._sampler.state_dict(), **ahead}
-        if isinstance(self._sampler, GeneratedSampler):
+        if self._run.config.genenv and isinstance(self._sampler, GeneratedSampler | MixedSampler):
             self._run.folder.tasks(self._run.iteration, self._sampler.take_events())
         return Analysis(choices, reflections, self._sampler.metrics())
 
@@ -169,14 +179,13 @@ class RankSampler:
                 self._policy.serve()
             return
         with self._run.timer("analysis"), closing(self._policy):
-            if isinstance(self._sampler, CurriculumSampler):
-                steps = self._sampler.learn(groups)
-                answer: Any = None
-                with contextlib.suppress(StopIteration):
-                    while True:
-                        question, arguments = steps.send(answer)
-                        asked = question == "reflect"
-                        answer = reflections if asked else getattr(self._sampler.analyst, question)(*arguments)
+            failed = [number for number, group in enumerate(groups) for one in group.trajectories if not one.success]
+            several = isinstance(self._sampler, MixedSampler)
+            each = self._sampler.split(groups) if several else [(self._sampler, [*range(len(groups))], groups)]
+            for sampler, places, own in each:
+                if isinstance(sampler, CurriculumSampler):
+                    known = [one for number, one in zip(failed, reflections, strict=True) if number in places]
+                    _learn_analyzed(sampler, own, known)
         self._run.progress.sampler = self._sampler.state_dict()
 
     def probe(self, count: int) -> tuple[dict[str, list[str]], dict[str, float]]:
@@ -186,9 +195,9 @@ class RankSampler:
         """
 
         def write() -> tuple[dict[str, list[str]], dict[str, float]]:
-            assert isinstance(self._sampler, GeneratedSampler)
+            assert isinstance(self._sampler, GeneratedSampler | MixedSampler)
             tasks = self._sampler.probe(count, self._run.stream("probe tasks", self._run.iteration))
-            return tasks, self._sampler.simulator.costs()  # which are not the next iteration's
+            return tasks, self._sampler.costs()  # which are not the next iteration's
 
         return self._run.ranks.once(write)
 

@@ -23,6 +23,7 @@ from roleagent.agents.prompt_templates import read_templates
 from roleagent.agents.rendering import style_of
 from roleagent.callbacks import Callback
 from roleagent.config import Config, ConfigError, check_lengths
+from roleagent.config.settings import EnvMemberConfig
 from roleagent.curricula.library import FailureLibrary, LibraryError
 from roleagent.env_card import card_of
 from roleagent.envs.retrieval.passages import RetrievalError
@@ -70,15 +71,36 @@ def open_run(
 def size_warm_start(split: EnvSplit, say: Callable[[str], None]) -> EnvSplit:
     """The training tasks with a warm start of their size (:func:`roleagent.learners.sft.demonstrations.sized`).
 
+    Each of several environments has its share of the episodes.
+
     Args:
         say: receives a line if the warm start becomes smaller.
     """
+    if split.parts:
+        parts = {name: size_warm_start(_shared(part), say) for name, part in split.parts.items()}
+        own = [part.config.warmstart for part in parts.values()]
+        episodes, rounds = sum(one.episodes for one in own), sum(one.round_episodes for one in own)
+        warmstart = replace(split.config.warmstart, episodes=episodes, round_episodes=rounds)
+        return replace(split, config=replace(split.config, warmstart=warmstart), parts=parts)
     given, tasks = split.config.warmstart, len(split.task_split)
     warmstart = sized(given, tasks)
     if warmstart != given:
         rounds = f" and {given.rounds} rounds of {warmstart.round_episodes} episodes" if given.rounds else ""
-        say(f"the warm start fits {tasks} tasks: {warmstart.episodes} demonstrations{rounds}")
+        of = f" of {split.config.env.name}" if isinstance(split.config.env, EnvMemberConfig) else ""
+        say(f"the warm start fits {tasks} tasks{of}: {warmstart.episodes} demonstrations{rounds}")
     return replace(split, config=replace(split.config, warmstart=warmstart))
+
+
+def _shared(part: EnvSplit) -> EnvSplit:
+    """The split of one of several environments, with its share of the warm start."""
+    given, share = part.config.warmstart, part.config.env.share
+    least = min(1, given.episodes)
+    warmstart = replace(
+        given,
+        episodes=max(least, round(share * given.episodes)),
+        round_episodes=max(1, round(share * given.round_episodes)),
+    )
+    return replace(part, config=replace(part.config, warmstart=warmstart))
 
 
 def exit_status(error: BaseException, name: str) -> int:
@@ -130,8 +152,11 @@ def check_run(split: EnvSplit, resume: bool) -> None:
     """
     config = split.config
     imitates = config.warmstart.episodes > 0
-    if imitates and not card_of(split.base).expert:
-        raise ConfigError(f"{config.env.id} has no expert to imitate: set policy.path and warmstart.episodes=0")
+    for part in split.environments.values() if imitates else ():
+        if not card_of(part.base).expert:
+            raise ConfigError(
+                f"{part.config.environment} has no expert to imitate: set policy.path and warmstart.episodes=0"
+            )
     if not imitates and not config.policy.path:
         raise ConfigError("a policy from scratch needs a warm start: set warmstart.episodes or policy.path")
     check_lengths(config, split.horizon)
@@ -162,20 +187,19 @@ def check_held_out(split: EnvSplit, held_out: EnvSplit, warn: Callable[[str], No
     Raises:
         ConfigError: one line that explains what to change.
     """
-    config, evaluated = split.config, set(held_out.task_split.task_ids)
-    searches = method_of(config).searches
-    if both := len(evaluated.intersection(split.task_split.task_ids)):
-        found = (
-            f"{both} tasks of env.eval_split={config.env.eval_split} are also in "
-            f"env.train_split={config.env.train_split}"
-        )
-        if searches:
-            raise ConfigError(
-                f"{found}, and Agent-R imitates the tasks that it searches: choose splits without common tasks"
-            )
-        warn(f"{found}: success there is not that on held-out tasks")
-    if not config.env.eval_tasks and (few := few_tasks(config.env.eval_split, len(evaluated))):
-        warn(few)
+    for name, part in split.environments.items():
+        env, evaluated = part.config.env, set(held_out.environments[name].task_split.task_ids)
+        of = f"{name}: " if name else ""
+        if both := len(evaluated.intersection(part.task_split.task_ids)):
+            found = f"{both} tasks of env.eval_split={env.eval_split} are also in env.train_split={env.train_split}"
+            found = of + found
+            if method_of(split.config).searches:
+                raise ConfigError(
+                    f"{found}, and Agent-R imitates the tasks that it searches: choose splits without common tasks"
+                )
+            warn(f"{found}: success there is not that on held-out tasks")
+        if not env.eval_tasks and (few := few_tasks(env.eval_split, len(evaluated))):
+            warn(f"{of}{few}")
 
 
 def check_simulator(split: EnvSplit) -> None:
@@ -189,15 +213,21 @@ def check_simulator(split: EnvSplit) -> None:
         raise ConfigError(f"genenv=on works with reinforcement, not with method={config.method}: set genenv=off")
     if config.genenv and ":" in options.kind:
         simulator_class(options.kind)
+    if config.simulator_is_model and len(split.written) > 1:
+        raise ConfigError(
+            f"simulator.kind=model learns to write the tasks of one environment, and {' and '.join(split.written)} "
+            "have a task grammar: set simulator.kind=table"
+        )
     if config.shares_simulator and options.probe and (config.lora.rank or zero_stage(config) == 3):
         raise ConfigError(
             "simulator.probe asks the initial simulator, which simulator.weights=shared does not have as a whole with "
             "lora.rank or deepspeed.zero_stage=3: set simulator.probe=0 or simulator.weights=own"
         )
     if config.genenv and config.simulator_is_served:
-        simulator = endpoint_simulator(config, grammar_of(split.base))
-        with waiting("the server of endpoint.url to answer"):
-            simulator.endpoint.check(simulator.temperature)
+        for part in split.written.values():
+            simulator = endpoint_simulator(config, grammar_of(part.base))
+            with waiting("the server of endpoint.url to answer"):
+                simulator.endpoint.check(simulator.temperature)
 
 
 def check_learning(config: Config) -> None:

@@ -17,6 +17,7 @@ from roleagent.learners.method import method_of
 from roleagent.learners.rewards import has_zero_variance, process_counters, weighing
 from roleagent.learners.run.trajectory_log import ScoredGroup
 from roleagent.tasks.grammar import REFUSALS
+from roleagent.tasks.split import levels
 from roleagent.timer import PARTS, Timer
 from roleagent.types import Completion, Group, Trajectory
 
@@ -438,10 +439,11 @@ def tool_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def success_by_type(episodes: Sequence[Trajectory]) -> dict[str, float]:
-    """Share of successful episodes by task type, as ``success/…``."""
+    """Share of successful episodes by task type, and by environment where there are several, as ``success/…``."""
     won: dict[str, list[bool]] = {}
     for trajectory in episodes:
-        won.setdefault(trajectory.task.task_type, []).append(trajectory.success)
+        for name in levels(trajectory.task.task_type):
+            won.setdefault(name, []).append(trajectory.success)
     return {f"success/{name}": sum(won[name]) / len(won[name]) for name in sorted(won)}
 
 

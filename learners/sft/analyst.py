@@ -61,7 +61,7 @@ def collect_failures(
         return []
     if not modes:
         raise ConfigError(
-            f"{split.config.env.id} has no scripted failures, so a policy from scratch cannot learn to analyze "
+            f"{split.config.environment} has no scripted failures, so a policy from scratch cannot learn to analyze "
             "failures: set curriculum.analyst=rule, or warmstart.failures=0"
         )
     noise = CommandNoise((step.command for demonstration in demonstrations for step in demonstration.steps), rng)

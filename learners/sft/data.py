@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -65,22 +66,30 @@ class SFTData:
         later = run.method.needs_demonstrations()
         if not config.warmstart.episodes or (run.progress.stage != "warmstart" and not later):
             return cls(run, split)
-        demonstrations = collect_demonstrations(split, run.stream("demonstrations"), run.display)
-        if not (config.aiw and config.curriculum.analyst == "model"):
-            return cls(run, split, demonstrations)
-        return cls(
-            run, split, demonstrations, collect_failures(split, demonstrations, run.stream("failures"), run.display)
-        )
+        taught = config.aiw and config.curriculum.analyst == "model"
+        data = cls(run, split, [], [])
+        for name, part in split.environments.items():
+            stream = partial(run.stream, *filter(None, [name]))
+            found = collect_demonstrations(part, stream("demonstrations"), run.display)
+            data.demonstrations.extend(one.named(name) for one in found)
+            if taught:
+                data.failures.extend(collect_failures(part, found, stream("failures"), run.display))
+        return data
 
     def new_policy(self, generator: torch.Generator) -> HFPolicy:
         """A small policy from scratch; the first rank trains its tokenizer on these texts."""
         config, examples = self.run.config, self._examples(UNLIMITED)
-        horizon = self.split.horizon
-        tags = [*self.split.reader.tags, "</prediction>", *(f'<prediction h="{h}">' for h in range(1, horizon + 1))]
+        parts = self.split.environments.values()
+        tags = [tag for part in parts for tag in part.reader.tags]
+        tags += ["</prediction>", *(f'<prediction h="{h}">' for h in range(1, self.split.horizon + 1))]
+        tags = list(dict.fromkeys(tags))
         tags += [tag for tag in (*TAGS, *(f"{name}:" for name in FIELDS)) if examples]
         tags += [*TASK_TAGS, SIMULATE] if config.simulator_is_model else []
+        style, readers = style_of(config.prompt.style), {id(part): part.reader for part in parts}
         texts = [
-            *texts_of(self.demonstrations, style_of(config.prompt.style), config.prompt.history, self.split.reader)
+            text
+            for one in self.demonstrations
+            for text in texts_of([one], style, config.prompt.history, readers[id(self.split.of(one.task.task_id))])
         ]
         texts += [text for example in examples for text in (example.question, example.answer)]
         if config.revision.notes:  # each becomes a few tokens
@@ -119,7 +128,8 @@ class SFTData:
 
     @property
     def _grammar(self) -> TaskGrammar:
-        return grammar_of(self.split.base, plan_share=self.run.config.simulator.plan_share)
+        [written] = self.split.written.values()
+        return grammar_of(written.base, plan_share=self.run.config.simulator.plan_share)
 
     def _situations(self) -> Iterator[str]:
         """Examples of a task simulator, as text: as many as demonstrations, whose words must be tokens too."""

@@ -26,7 +26,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from roleagent.agents.builders import EnvSplit, make_base
+from roleagent.agents.builders import EnvSplit
 from roleagent.agents.episode import Episode, play_episode
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.policies.protocol import Policy
@@ -38,6 +38,7 @@ from roleagent.config.settings import WarmStartConfig
 from roleagent.env_card import make_expert
 from roleagent.envs.failures.command_noise import CommandNoise, verb_of
 from roleagent.envs.failures.scripted_episode import ScriptedEpisode
+from roleagent.envs.mixture import joined
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers.tags import ReplyReader
 from roleagent.learners.batch import draw_turns, prediction_reply, prediction_text, segments_of
@@ -81,6 +82,11 @@ class Demonstration:
     def shown(self) -> tuple[str, ...]:
         """Everything that is said in it, in order."""
         return (self.observation, *(text for step in self.steps for text in (step.command, step.observation)))
+
+    def named(self, name: str) -> Demonstration:
+        """As an episode of one of several environments; unchanged without a name."""
+        task_id, task_type = joined(name, self.task.task_id), joined(name, self.task.task_type)
+        return replace(self, task=replace(self.task, task_id=task_id, task_type=task_type))
 
     @property
     def states(self) -> list[str | None]:
@@ -219,6 +225,21 @@ def _is_chosen(task: Task, shares: Mapping[str, float], rng: np.random.Generator
     return share >= 1 or rng.random() < share
 
 
+def _drawn(split: EnvSplit, count: int, rng: np.random.Generator) -> list[str]:
+    """Tasks of one environment."""
+    shares = split.config.warmstart.shares
+    if not shares:
+        places = rng.integers(len(split.task_split), size=count)
+        return [split.task_split.task_ids[int(place)] for place in places]
+    drawn: list[str] = []
+    while len(drawn) < count:
+        task_id = split.task_split.task_ids[int(rng.integers(len(split.task_split)))]
+        task, _, _ = reset_to(split.base, split.task_split.env_id, task_id)
+        if _is_chosen(task, shares, rng):
+            drawn.append(task_id)
+    return drawn
+
+
 CORRUPTED = 0.3
 """Share of predictions in the transcript that are replaced by a wrong one: shown, and not imitated."""
 
@@ -247,7 +268,7 @@ def tokenize(
         ConfigError: they do not; one line with the length of the longest.
     """
     options = split.config.warmstart
-    predicting, plain = split.rollout(policy), replace(split, horizon=0).rollout(policy)
+    predicting, plain = split.rollout(policy), split.without_predictions().rollout(policy)
     detached = split.config.prompt.predictions == "detached"
     corrupted_predictions = (
         None if detached else CorruptedPredictions(demonstrations, split.horizon, CORRUPTED, rng)
@@ -281,11 +302,10 @@ def check_reply_lengths(
     Raises:
         ConfigError: most demonstrations have one; one line with the length of the longest reply.
     """
-    reader, limit = split.reader, split.config.rollout.action_tokens
-    longest = [
-        max(len(policy.encode(reader.write(step.command, policy.literal))) for step in demonstration.steps)
-        for demonstration in demonstrations
-    ]
+    limit, longest = split.config.rollout.action_tokens, []
+    for demonstration in demonstrations:
+        reader, steps = split.of(demonstration.task.task_id).reader, demonstration.steps
+        longest.append(max(len(policy.encode(reader.write(step.command, policy.literal))) for step in steps))
     late = sum(length > limit for length in longest)
     if late:
         found = (
@@ -352,6 +372,7 @@ def segments_from(
         only: number of the one step with a prediction; None: every step. A detached prediction is a segment of its own
             with everything before it, so one per step would repeat most tokens as often as there are steps.
     """
+    rollout = rollout.of(demonstration.task.task_id)
     policy, horizon = rollout.policy, rollout.horizon
     inline, detached = (rollout.prompt.predictions == form for form in ("inline", "detached"))
     conversation = rollout.open(demonstration.observation, demonstration.info)
@@ -412,11 +433,11 @@ def take_turns(
     Returns:
         the episodes, won or not. Steps with the expert's command are marked as imitated.
     """
-    rollout = replace(split, horizon=0).rollout(policy)
-    limit, batch = rollout.config.action_tokens, split.config.rollout.eval_batch
+    several = split.without_predictions().rollout(policy)
+    limit, batch = several.config.action_tokens, split.config.rollout.eval_batch
 
     async def play(episode: Episode) -> Demonstration:
-        conversation: Conversation | None = None
+        rollout, conversation = several.of(episode.task_id), None
         said: tuple[Any, ...] = ()  # tokens so far, the last ones, and their command
         imitated: list[bool] = []
         expert: Any = None
@@ -452,14 +473,14 @@ def take_turns(
         return Demonstration(record.task, record.initial_observation, record.initial_info, tuple(steps))
 
     played: list[Demonstration] = []
-    with contextlib.closing(EnvPool(partial(make_base, split.config, split.task_split.split))) as pool:
+    with contextlib.closing(EnvPool(split.make_base)) as pool:
         for start in range(0, len(task_ids), batch):
             part = task_ids[start : start + batch]
 
             def begin(index: int, slot: int, part: Sequence[str] = part) -> Coroutine[Any, Any, Demonstration]:
-                return play(Episode(pool, slot, part[index], split.task_split.env_id))
+                return play(Episode(pool, slot, part[index], split.of(part[index]).task_split.env_id))
 
-            found = dict(Scheduler(rollout.backend(temperature), pool.step_many, begin, len(part)).run())
+            found = dict(Scheduler(several.backend(temperature), pool.step_many, begin, len(part)).run())
             played += [found[index] for index in range(len(part))]
             policy.clear_cache()
             if progress is not None:
@@ -478,7 +499,7 @@ class Corrections:
     def __init__(self, run: Run, split: EnvSplit):
         self._run, self.split = run, split
         options = split.config.warmstart
-        self.rounds, self.episodes = options.rounds, options.round_episodes
+        self.rounds = options.rounds
         self.started: list[int] = [self._read(number)["step"] for number in range(1, self._kept() + 1)]
         """Updates before each round."""
 
@@ -528,25 +549,20 @@ class Corrections:
         self.started.append(run.progress.step)
 
     def _draw(self, rng: np.random.Generator) -> list[str]:
-        """The tasks of a round: uniform, but for what ``warmstart.shares`` makes rare."""
-        split, shares = self.split, self.split.config.warmstart.shares
-        if not shares:
-            places = rng.integers(len(split.task_split), size=self.episodes)
-            return [split.task_split.task_ids[int(place)] for place in places]
-        drawn: list[str] = []
-        while len(drawn) < self.episodes:
-            task_id = split.task_split.task_ids[int(rng.integers(len(split.task_split)))]
-            task, _, _ = reset_to(split.base, split.task_split.env_id, task_id)
-            if _is_chosen(task, shares, rng):
-                drawn.append(task_id)
-        return drawn
+        """The tasks of a round: uniform in each environment, but for what ``warmstart.shares`` makes rare."""
+        return [
+            joined(name, task_id)
+            for name, part in self.split.environments.items()
+            for task_id in _drawn(part, part.config.warmstart.round_episodes, rng)
+        ]
 
     def demonstrations(self, number: int) -> list[Demonstration]:
         """The episodes of a round: the environment replays the saved commands."""
         env = self.split.base
         found = []
         for episode in self._read(number)["episodes"]:
-            task, observation, info = reset_to(env, self.split.task_split.env_id, episode["task_id"])
+            task_id = episode["task_id"]
+            task, observation, info = reset_to(env, self.split.of(task_id).task_split.env_id, task_id)
             steps = []
             for command, imitated in zip(episode["commands"], episode["imitated"], strict=True):
                 text, _, terminated, truncated, info_after = env.step(command)

@@ -77,7 +77,7 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
         "name": run.resolve().name,
         "path": str(run.resolve()),
         "method": config.method if config else str(tree.get("method", "")),
-        "env_id": str(told.get("env.id", "")),
+        "env_id": config.environment if config else str(told.get("env.id", "")),
         "seed": int(number(tree.get("seed")) or 0),
         "state": _state(working, tree, trained, state, measured, bool(result), longer),
         "steps": _steps(tree, continued, revisions),

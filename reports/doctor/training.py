@@ -214,7 +214,8 @@ def evidence(log: Log) -> Iterator[Finding]:
     if low <= 0 <= high and (high - low) / 2 > SMALL_GAIN:
         needed = math.ceil(whole["tasks"] * ((high - low) / 2 / SMALL_GAIN) ** 2)
         text = f"{whole['tasks']} tasks cannot show a gain of {100 * SMALL_GAIN:g} points; about {needed} can"
-        more = f"env.eval_tasks={needed}" if log.config.env.eval_tasks else "an env.eval_split with more tasks"
+        limited = any(one.env.eval_tasks for one in log.config.environments.values())
+        more = f"env.eval_tasks={needed}" if limited else "an env.eval_split with more tasks"
         yield Finding("few eval tasks", "note", text, f"{more}, or several seeds")
     if len(log.rows) < 2 * FEWEST and not log.learned:
         text = f"{len(log.rows)} iterations; a trend needs {2 * FEWEST} or more"

@@ -88,7 +88,7 @@ def validated(
     # An unknown key first: where one is misspelled, other errors may only follow from it.
     first = next((one for one in found if one["type"] in _UNKNOWN), found[0])
     if first["type"] in _UNKNOWN:
-        key = ".".join(map(str, (*filter(None, [section]), *first["loc"])))
+        key = ".".join([*filter(None, [section]), *_path(first["loc"], tree)])
         inner, value = key, first["input"]
         while isinstance(value, Mapping) and len(value) == 1:  # an option in sections that there are not
             [(name, value)] = value.items()
@@ -164,12 +164,7 @@ def _line(error: Any, value: Any, key: str) -> str:
         key: its name; empty for a whole configuration.
     """
     kind, given, details = error["type"], error["input"], error.get("ctx", {})
-    names = [key] if key else []
-    for part in error["loc"]:  # pydantic's own marks among them are left out
-        if isinstance(value, Mapping) and part in value:
-            names.append(str(part))
-            value = value[part]
-    name = ".".join(names)
+    name = ".".join([*filter(None, [key]), *_path(error["loc"], value)])
     if kind == "value_error":
         return str(details["error"])
     if error["loc"][-1:] == ("[key]",):
@@ -188,10 +183,23 @@ def _line(error: Any, value: Any, key: str) -> str:
     return f"{name} must be {wanted}, not {shown(given)}"
 
 
+def _path(loc: tuple[int | str, ...], value: Any) -> list[str]:
+    """Where in a value an error lies, without pydantic's own marks."""
+    names = []
+    for part in loc:
+        inside = isinstance(value, Mapping) and part in value
+        if inside or (isinstance(value, list | tuple) and isinstance(part, int)):
+            names.append(str(part))
+            value = value[part]
+    return names
+
+
 def _known_keys(cls: type, prefix: str = "") -> list[str]:
     keys: list[str] = []
     for name, kind in typing.get_type_hints(cls).items():
         keys.append(prefix + name)
+        if typing.get_origin(kind) in (typing.Union, types.UnionType):
+            kind = typing.get_args(kind)[0]
         if isinstance(kind, type) and is_pydantic_dataclass(kind):
             keys += _known_keys(kind, f"{prefix}{name}.")
     return keys

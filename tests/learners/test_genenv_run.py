@@ -114,7 +114,7 @@ def test_credit_is_that_of_the_configuration(tmp_path):
     loaded = from_dict({**GENENV, "run_dir": str(tmp_path / "run"), "simulator": {"kind": "table", "credit": "batch"}})
     split = EnvSplit.open(loaded, "train")
     with open_run(loaded, split, Display("", quiet=True), False) as run:
-        sampler = generated_sampler(run, split, UniformSampler(split.task_split, np.random.default_rng(0)))
+        sampler = generated_sampler(run, split, UniformSampler(split.task_split, np.random.default_rng(0)), run.stream)
     assert sampler.credit == "batch"
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import re
 import sys
-from typing import Literal, get_origin, get_type_hints
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 from programs import ROOT, load, status
@@ -171,6 +171,7 @@ def test_verbs(arguments, words, library, capsys):
 
 def numbers(options, prefix=()):
     for name, kind in get_type_hints(options).items():
+        kind = get_args(kind)[0] if name == "env" else kind  # or a list of several
         if dataclasses.is_dataclass(kind):
             yield from numbers(kind, (*prefix, name))
         elif kind in (int, float) and get_origin(kind) is not Literal:

@@ -35,6 +35,7 @@ from roleagent.config.settings import (
     CriticConfig,
     DeepSpeedConfig,
     EnvConfig,
+    Environments,
     EstimatorOptions,
     LoRAConfig,
     LossConfig,
@@ -66,7 +67,7 @@ class Config:
     genenv: Switch = False  # GenEnv: a simulator writes training tasks, and learns which fit the agent
     seed: Annotated[Integer, Field(ge=0, le=2**32 - 1)] = 0  # of everything random in the run
     run_dir: PathText = ""  # empty: runs/<method>-<environment>-seed<seed>
-    env: EnvConfig = field(default_factory=EnvConfig)
+    env: Environments = field(default_factory=EnvConfig)  # or a list of several (docs/several_environments.md)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     lora: LoRAConfig = field(default_factory=LoRAConfig)
     prompt: PromptConfig = field(default_factory=PromptConfig)
@@ -91,8 +92,20 @@ class Config:
     @property
     def folder(self) -> Path:
         """The run folder."""
-        name = self.env.id.split("/")[-1].lower()
+        name = self.environment.split("/")[-1].lower()
         return Path(self.run_dir or f"runs/{self.method.replace(':', '.')}-{name}-seed{self.seed}")
+
+    @property
+    def environment(self) -> str:
+        """The Gymnasium id, or the names of several environments, for people."""
+        return self.env.id if isinstance(self.env, EnvConfig) else "+".join(one.name for one in self.env)
+
+    @property
+    def environments(self) -> Mapping[str, Config]:
+        """The configuration of each environment by its name; of a single one this configuration, by ``""``."""
+        if isinstance(self.env, EnvConfig):
+            return {"": self}
+        return {one.name: dataclasses.replace(self, env=one) for one in self.env}
 
     @property
     def simulator_is_model(self) -> bool:
@@ -146,14 +159,19 @@ def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
 def _for_environment(tree: dict[str, Any], env_id: Any) -> dict[str, Any]:
     """The tree without the section of another environment, whose arguments and splits do not fit.
 
-    An environment whose card names no splits keeps those of the section.
+    An environment whose card names no splits keeps those of the section. Of a list of several it is the one of that id.
 
     >>> _for_environment({"env": {"eval_split": "test", "kwargs": {"size": "tiny"}}}, "RoleAgent/Toy-v0")
     {'env': {}}
     >>> _for_environment({"env": {"eval_split": "test", "kwargs": {"size": "tiny"}}}, "Someone/Else-v1")
     {'env': {'eval_split': 'test'}}
+    >>> _for_environment({"env": [{"id": "a", "kwargs": {"size": 1}, "share": 0.5}, {"id": "b", "share": 0.5}]}, "a")
+    {'env': {'id': 'a', 'kwargs': {'size': 1}}}
     """
     section = tree.get("env")
+    if isinstance(section, list):
+        own = next((one for one in section if isinstance(one, Mapping) and one.get("id") == env_id), {})
+        return {**tree, "env": {key: value for key, value in own.items() if key not in ("name", "share")}}
     if not isinstance(section, Mapping) or section.get("id", EnvConfig.id) == env_id:
         return tree
     kept = ("train_split", "eval_split") if _card(env_id).splits == EnvCard.splits else ()
@@ -178,6 +196,12 @@ def _splits(env_id: Any) -> dict[str, str]:
     splits = _card(env_id).splits
     held_out = EnvConfig.eval_split if EnvConfig.eval_split in splits else splits[:2][-1]
     return {"train_split": splits[0], "eval_split": held_out}
+
+
+def _with_splits(section: Mapping[str, Any]) -> dict[str, Any]:
+    """The section of an environment; splits that it does not name are those of the card."""
+    known = "id" not in section or {"train_split", "eval_split"} <= section.keys()
+    return dict(section) if known else {**_splits(section["id"]), **section}
 
 
 def _find(path: Path) -> Path:
@@ -248,9 +272,15 @@ def _replaced(tree: Any, path: Sequence[str], value: Any) -> Any:
 
     >>> _replaced({"env": {"kwargs": {"size": "tiny"}}}, ["env", "kwargs"], {})
     {'env': {'kwargs': {}}}
+    >>> _replaced({"env": [{"id": "a"}, {"id": "b"}]}, ["env", "1", "share"], 0.5)
+    {'env': [{'id': 'a'}, {'id': 'b', 'share': 0.5}]}
     """
     if not path:
         return value
+    if isinstance(tree, list):
+        if path[0] not in map(str, range(len(tree))):
+            raise ConfigError(f"env is a list: name the place of an environment, such as env.0.{path[0]}")
+        return [_replaced(one, path[1:], value) if str(n) == path[0] else one for n, one in enumerate(tree)]
     below = tree if isinstance(tree, Mapping) else {}
     return {**below, path[0]: _replaced(below.get(path[0]), path[1:], value)}
 
@@ -276,8 +306,12 @@ def from_dict(tree: Mapping[str, Any], imports: bool = True) -> Config:
     method = method_class(name) if imports or name in METHODS else None
     tree = merged(method.settings if method else {}, tree)
     section = tree.get("env")
-    if isinstance(section, Mapping) and "id" in section and not {"train_split", "eval_split"} <= section.keys():
-        tree["env"] = {**_splits(section["id"]), **section}
+    if isinstance(section, Mapping):
+        tree["env"] = _with_splits(section)
+    elif isinstance(section, list | tuple):
+        shared = any(isinstance(one, Mapping) and "share" in one for one in section)
+        equal = {} if shared else {"share": 1 / max(1, len(section))}
+        tree["env"] = [{**equal, **_with_splits(one)} if isinstance(one, Mapping) else one for one in section]
     own = tree.pop("options", {})
     config = validated(Config, tree, WORDS)
     return dataclasses.replace(config, options=validated(method.Options, own, WORDS, "options") if method else own)

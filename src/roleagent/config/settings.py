@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic.dataclasses import dataclass
 
 from roleagent.options import shown
@@ -64,6 +64,41 @@ class EnvConfig:
     eval_tasks: Count = 0  # tasks of the evaluation split, of all types; 0: all of them
     kwargs: Mapping[str, Any] = field(default_factory=dict)  # for gymnasium.make, e.g. size: small
     step_timeout: Amount = 0.0  # seconds of a reset or step, after which the environment counts as failed; 0: no limit
+
+
+@dataclass(frozen=True, config=KNOWN_KEYS)
+class EnvMemberConfig(EnvConfig):
+    """One of several environments of a run."""
+
+    name: Text = ""  # its tasks are called name/task; empty: that of the id, e.g. textcraft
+    share: ShareAbove0 = 1.0  # of the tasks that are drawn, and of the warm start
+
+    @model_validator(mode="after")
+    def _name(self) -> EnvMemberConfig:
+        if not self.name:
+            object.__setattr__(self, "name", re.sub(r"^.*[/:]|-v\d+$", "", self.id).lower())
+        if not re.fullmatch(r"[\w.-]+", self.name):
+            raise ValueError(f"the name of an environment has letters, digits, '.', '-' and '_': {shown(self.name)}")
+        return self
+
+
+def _members(members: tuple[EnvMemberConfig, ...]) -> tuple[EnvMemberConfig, ...]:
+    names = [one.name for one in members]
+    if not names:
+        raise ValueError("env is an empty list: name at least one environment")
+    if twice := next((name for place, name in enumerate(names) if name in names[:place]), ""):
+        raise ValueError(f"two environments are called {twice}: give each a name of its own, e.g. name: {twice}2")
+    if abs(sum(one.share for one in members) - 1) > 1e-6:
+        shares = " + ".join(f"{one.share:g}" for one in members)
+        raise ValueError(f"the shares of the environments must sum to 1, not {shares}")
+    return members
+
+
+Environments = Annotated[
+    Annotated[EnvConfig, Tag("one")] | Annotated[tuple[EnvMemberConfig, ...], AfterValidator(_members), Tag("several")],
+    Discriminator(lambda value: "several" if isinstance(value, list | tuple) else "one"),
+]
+"""One environment, or a list of several."""
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)

@@ -23,7 +23,7 @@ from roleagent.curricula.library import FailureLibrary
 from roleagent.experiments.plan import SUCCESS, Evaluation, Plan
 from roleagent.experiments.runs import iterations_of
 from roleagent.reports.data.load_trajectories import TrajectoryReader
-from roleagent.tasks.split import is_of
+from roleagent.tasks.split import is_of, levels
 from roleagent.timer import PARTS
 from roleagent.types import is_flat
 
@@ -156,12 +156,12 @@ def success(arm: ArmRuns, evaluation: Evaluation) -> dict[str, Any]:
         for one in measured
     ]
     spread = statistics.spread(by_seed)
-    types = sorted({record.task_type for record in records})
+    types = sorted({name for record in records for name in levels(record.task_type)})
     metrics = sorted({name for record in records for name in record.metrics})
     return {
         "episodes": len(records),
         "all": _rate(records),
-        "by_type": {name: _rate([r for r in records if r.task_type == name]) for name in types},
+        "by_type": {name: _rate([r for r in records if name in levels(r.task_type)]) for name in types},
         "metrics": {name: float(np.mean([outcome(r, name) for r in records])) for name in metrics},
         "seeds": by_seed,
         "over_seeds": spread and Estimate(spread.value, max(0.0, spread.low), min(1.0, spread.high)),  # as measures are

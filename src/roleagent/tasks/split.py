@@ -11,7 +11,7 @@ import hashlib
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -92,7 +92,7 @@ class TaskSplit(Immutable):
             heads.setdefault(type_of(task_id), place)
         first = set(heads.values())
         chosen = sorted(range(len(order)), key=lambda place: (place not in first, place))[:n]
-        return TaskSplit(self.env_id, self.split, tuple(order[place] for place in sorted(chosen)))
+        return replace(self, task_ids=tuple(order[place] for place in sorted(chosen)))
 
     def requested(self, options: Mapping[str, Any] | None, rng: np.random.Generator) -> Any:
         """The id that ``reset`` is to play: ``options["task_id"]``, unchecked, or a uniform draw from the split."""
@@ -114,6 +114,39 @@ class TaskSplit(Immutable):
     def manifest(self) -> dict[str, object]:
         """The description of this split in reports: environment, split, size, digest."""
         return {"env_id": self.env_id, "split": self.split, "tasks": len(self), "digest": self.digest}
+
+
+@dataclass(frozen=True)
+class JointTaskSplit(TaskSplit):
+    """The tasks of several environments, whose ids are ``name/task``.
+
+    Attributes:
+        members: the tasks of each environment, by name.
+    """
+
+    members: Mapping[str, TaskSplit]
+
+    @classmethod
+    def of(cls, members: Mapping[str, TaskSplit]) -> JointTaskSplit:
+        """All tasks of the members.
+
+        >>> boil = TaskSplit("RoleAgent/Toy-v0", "train", ("boil-1", "boil-2"))
+        >>> both = JointTaskSplit.of({"toy": boil, "hard": boil})
+        >>> both.env_id, both.task_ids[1:3], both.member_of("hard/boil-2")
+        ('toy+hard', ('toy/boil-2', 'hard/boil-1'), ('hard', 'boil-2'))
+        """
+        ids = tuple(f"{name}/{task_id}" for name, one in members.items() for task_id in one.task_ids)
+        splits = dict.fromkeys(one.split for one in members.values())
+        return cls("+".join(members), "+".join(splits), ids, members)
+
+    def __contains__(self, task_id: object) -> bool:
+        name, slash, own = str(task_id).partition("/")
+        return bool(slash) and name in self.members and own in self.members[name]
+
+    def member_of(self, task_id: str) -> tuple[str, str]:
+        """The name of the environment that has a task, and its id there."""
+        name, _, own = task_id.partition("/")
+        return name, own
 
 
 class TaskSplitEnv(gymnasium.Env[str, str]):
@@ -231,6 +264,16 @@ def mixed(items: Iterable[T], type_of: Callable[[T], str]) -> tuple[T, ...]:
     return tuple(items[place] for place in sorted(range(len(items)), key=shares.__getitem__))
 
 
+def levels(task_type: str) -> tuple[str, ...]:
+    """The task types that an episode counts in: its own, and of several environments the environment itself.
+
+    >>> levels("heat"), levels("toy/heat")
+    (('heat',), ('toy', 'toy/heat'))
+    """
+    name, slash, _ = task_type.partition("/")
+    return (name, task_type) if slash else (task_type,)
+
+
 def is_of(kind: str, task_id: str, task_type: str) -> bool:
     """Whether a task is of a type, or has an id that a pattern (``*``, ``?``, ``[…]``) describes.
 
@@ -287,4 +330,14 @@ def wilson(successes: float, n: float, z: float = 1.959964) -> tuple[float, floa
     return max(0.0, center - half), min(1.0, center + half)
 
 
-__all__ = ["TaskSplit", "TaskSplitEnv", "assert_disjoint", "data_of", "first_tasks", "mixed", "split_text", "wilson"]
+__all__ = [
+    "JointTaskSplit",
+    "TaskSplit",
+    "TaskSplitEnv",
+    "assert_disjoint",
+    "data_of",
+    "first_tasks",
+    "mixed",
+    "split_text",
+    "wilson",
+]
