@@ -20,8 +20,10 @@ CARD = 79.0
 """GiB that an H100 or A100 of 80 GB has."""
 OVERHEAD = 3.0
 """GiB of CUDA, NCCL, vLLM's graphs while it sleeps, and gaps between tensors."""
-BUCKET = 2 * 500_000_000 * 2
-"""Bytes: DeepSpeed reduces gradients in buckets of 5e8 numbers, of which two are under way."""
+GRAPHS = 2 * GIB
+"""Bytes that an engine with a cache of given size takes for CUDA graphs and activations, assumed."""
+BUCKET = 500_000_000
+"""Numbers of a bucket in which DeepSpeed reduces gradients (``reduce_bucket_size``); two are under way."""
 LIVE = 1_000_000_000
 """Parameters that ZeRO 3 keeps gathered at most (``stage3_max_live_parameters``)."""
 WRITTEN = 64 * 1500
@@ -63,6 +65,7 @@ class Size:
 
 
 SIZES = {
+    "HuggingFaceTB/SmolLM2-135M-Instruct": Size(576, 30, 9, 3, 1536, 49_152, head=64, bias=False),
     "Qwen/Qwen2.5-0.5B-Instruct": Size(896, 24, 14, 2, 4864, 151_936, head=64),
     "Qwen/Qwen2.5-1.5B-Instruct": Size(1536, 28, 12, 2, 8960, 151_936),
     "Qwen/Qwen2.5-3B-Instruct": Size(2048, 36, 16, 2, 11_008, 151_936),
@@ -103,8 +106,12 @@ def peak_memory(config: Config, size: Size, gpus: int, card: float = CARD) -> di
     episodes = config.rollout.num_groups * config.rollout.group_size / gpus
     if config.rollout.backend == "local":
         sampler = episodes * config.policy.context * size.cache
+    elif config.vllm.url:
+        sampler = 0.0
+    elif cache := config.vllm.extra.get("kv_cache_memory_bytes"):
+        sampler = whole + cache + GRAPHS
     else:
-        sampler = 0.0 if config.vllm.url else config.vllm.memory * card * GIB
+        sampler = config.vllm.memory * card * GIB
     awake = 0.0 if config.vllm.sleep or config.rollout.backend == "local" else sampler
 
     tokens = config.optim.micro_batch_tokens
@@ -114,7 +121,7 @@ def peak_memory(config: Config, size: Size, gpus: int, card: float = CARD) -> di
     matrix = size.vocabulary * size.hidden
     head = 3 * 4 * block_rows(size.vocabulary, "cuda") * size.vocabulary + (4 + 2) * matrix
     gathered = 2 * (min(LIVE, size.parameters) + matrix) if stage == 3 else 0
-    passes = activations + head + gathered + BUCKET
+    passes = activations + head + gathered + 2 * 2 * zero.get("reduce_bucket_size", BUCKET)
     found = {"rollout": resident + sampler, "update": resident + awake + gradients + passes}
     if writes:
         here = whole if stage == 3 else 0

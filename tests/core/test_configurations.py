@@ -109,6 +109,20 @@ def test_every_published_file_fits_the_gpus_that_it_names(path):
     assert cache > 16 * loaded.policy.context * size.cache, "vLLM has room for few episodes"
 
 
+@pytest.mark.parametrize(
+    ("name", "card", "options"),
+    [
+        ("one_gpu", 40, []),
+        ("one_gpu", 79 / 6, ["optim.micro_batch_tokens=4096", "vllm.extra={kv_cache_memory_bytes: 2147483648}"]),
+        ("one_gpu_1.5b", 79, []),
+    ],
+)
+def test_the_files_for_one_gpu_fit_it(name, card, options):
+    loaded = config.load(ROOT / "configs" / f"{name}.yaml", options)
+    size = gpu_memory.SIZES[loaded.policy.path]
+    assert max(gpu_memory.peak_memory(loaded, size, 1, card).values()) <= card
+
+
 def test_the_memory_of_a_configuration_is_the_sum_of_its_parts():
     """GenEnv's two models of 7 B did not fit eight GPUs while every process kept all copies on its own."""
     path = ROOT / "configs" / "published" / "genenv_alfworld.yaml"
