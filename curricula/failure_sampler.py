@@ -333,6 +333,8 @@ class CurriculumSampler(UniformSampler):
             ValueError: the state belongs to another split.
         """
         super().load_state_dict(state)
+        if "weights" not in state:
+            return  # of a run that was sampled without failures, and forked
         self.weights = {task_id: float(w) for task_id, w in state["weights"].items() if task_id in self.task_split}
         self.iteration = int(state["iteration"])
         self.counters = {**dict.fromkeys(self.COUNTED, 0.0), **state["counters"]}

@@ -218,7 +218,7 @@ class Episodes:
             turn.completion.policy_version for group in groups for one in group.trajectories for turn in one.turns
         ]
         self.staleness = float(self._rollout.policy.version - np.mean(versions)) if versions else 0.0
-        if options.rollout.ahead and run.iteration < options.train.iterations:
+        if options.rollout.ahead and run.iteration < options.train.last:
             self._sampler.ahead = self._sample()
             arguments = self._sampler.ahead, run.iteration + 1
             # A daemon: a run that ends in an error does not wait for the episodes.

@@ -94,7 +94,7 @@ def evaluate_periodically(run: Run, split: EnvSplit, policy: Policy) -> None:
     every, step = run.config.train.evaluate_every, run.progress.step
     if every and step and step % every == 0:
         evaluate_split(run, split.first(run.config.train.evaluate_tasks), policy, f"iteration-{step:06d}")
-        run.show(run.config.train.iterations)  # show the stage again
+        run.show(run.config.train.last)  # show the stage again
 
 
 def report(run: Run, found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

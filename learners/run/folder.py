@@ -17,6 +17,7 @@
 ``search/``            Agent-R's search trees: :mod:`roleagent.agents.search_trees`
 ``revision/``          Agent-R's data, iteration by iteration: :mod:`roleagent.learners.agent_r.iterate`
 ``base/``              with adapters: the model that they adapt
+``fork.json``          of a fork: the run, the iteration and the options (:mod:`roleagent.learners.run.forks`)
 ``checkpoints/``       see :mod:`roleagent.learners.run.checkpoints`
 =====================  ============================================================================
 """
@@ -67,11 +68,7 @@ class RunFolder:
         if resume:
             if not saved.exists():
                 raise ConfigError(f"{path} holds no run to resume; start it without --resume")
-            changed = [
-                name
-                for name in differing(to_dict(read_config(path)), to_dict(config))
-                if name not in _FREE and not name.startswith(_FREE_SECTIONS)
-            ]
+            changed = [name for name in differing(to_dict(read_config(path)), to_dict(config)) if not _is_free(name)]
             if changed:
                 raise ConfigError(
                     f"{path} was started with another configuration: {', '.join(changed)}; --resume {path} alone "
@@ -240,6 +237,7 @@ _FREE = frozenset(
         *(
             "run_dir",
             "train.iterations",
+            "train.until",
             "train.tokens",
             "train.checkpoint_every",
             "train.keep_checkpoints",
@@ -252,3 +250,23 @@ _FREE = frozenset(
     }
 )
 _FREE_SECTIONS = ("tracking.", "vllm.")
+
+
+def _is_free(name: str) -> bool:
+    return name in _FREE or name.startswith(_FREE_SECTIONS)
+
+
+# What a fork may change besides: how the policy learns from here on. Weights, tasks, prompts and measurements stay, and
+# so does what the optimizer's state or a library of several runs holds.
+FORKED = ("method", "wia", "aiw", "seed", "rollout", "estimator", "loss", "optim", "critic", "curriculum", "train")
+_OF_THE_CHECKPOINT = ("optim.weight_decay", "curriculum.library", "train.evaluate_tasks", "rollout.eval_")
+
+
+def may_fork(name: str) -> bool:
+    """Whether an option, by its dotted name, may differ between a run and its fork.
+
+    >>> may_fork("aiw"), may_fork("loss.kl"), may_fork("env.id"), may_fork("rollout.eval_batch")
+    (True, True, False, False)
+    """
+    learns = name.partition(".")[0] in (*FORKED, "options") and not name.startswith(_OF_THE_CHECKPOINT)
+    return learns or _is_free(name)

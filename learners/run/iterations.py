@@ -46,13 +46,12 @@ class Iterations:
         self._watchdog = open_watchdog(run)
         self._begun = 0.0
         self._saved = time.monotonic()  # the warm start ends with a checkpoint, and a resumed run begins at one
-        run.begin(run.config.train.iterations)
+        run.begin(run.config.train.last)
 
     def __iter__(self) -> Iterator[int]:
-        """The numbers of the iterations, until ``train.iterations``, ``train.stop_after`` or a collapse
-        ends them."""
+        """The numbers of the iterations, until the last one, ``train.stop_after`` or a collapse ends them."""
         run, options = self._run, self._run.config.train
-        while run.progress.step < options.iterations and not run.stops(run.progress.step, options.iterations):
+        while run.progress.step < options.last and not run.stops(run.progress.step, options.last):
             self._begun, run.timer = time.monotonic(), Timer()
             yield run.iteration
             if run.ranks.once(lambda: run.config.train.stop_on_alarm and self._watchdog.collapsed):

@@ -276,7 +276,7 @@ class Run:
         options, done = self.config.train, self.progress
 
         def result() -> dict[str, Any] | None:
-            enough = done.stage == "train" and done.step >= options.iterations
+            enough = done.stage == "train" and done.step >= options.last
             enough |= done.stage in ("revise", "eto") and done.revisions >= self.config.revision.iterations
             after = self.folder.read_json("after.json") if enough else None
             return self.folder.read_json("result.json") if after and after["policy_version"] == done.version else None

@@ -70,9 +70,9 @@ def time_plan(
         predicted = (1.0 + replays) * predictions
     learned = live * optim.epochs * (length + (prediction if config.wia else 0.0)) * update
     iteration = REST * rollout.num_groups * rollout.group_size * ((1.0 + replays) * episode + predicted + learned)
-    train, options = config.train.iterations * iteration, config.train
+    train, options = config.train.last * iteration, config.train
     if options.evaluate_every:
-        train += options.iterations // options.evaluate_every * (options.evaluate_tasks or tasks) * evaluation
+        train += options.last // options.evaluate_every * (options.evaluate_tasks or tasks) * evaluation
     played = rounds * config.warmstart.round_episodes * episode * (1.0 + 1.0 / LONGER) / 2.0  # half by the expert
     plan = {"warmstart": updates * config.warmstart.batch_tokens * update + played}
     plan |= {"evaluate before": tasks * evaluation}

@@ -45,6 +45,13 @@ def experiment(arguments: Sequence[str]) -> int:
     return main(arguments)
 
 
+def fork(arguments: Sequence[str]) -> int:
+    """Continue a checkpoint several times, with one change in each arm, and compare."""
+    from roleagent.experiments.forks import main
+
+    return main(arguments)
+
+
 def doctor(arguments: Sequence[str]) -> int:
     """Check your setup, or say why a run does not learn, and suggest fixes."""
     from roleagent.reports.doctor.doctor import main
@@ -159,6 +166,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": train,
     "evaluate": evaluate,
     "experiment": experiment,
+    "fork": fork,
     "doctor": doctor,
     "games": games,
     "play": play,
@@ -176,7 +184,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "export": export,
 }
 
-SPEAKING = {"train", "evaluate", "experiment", "play", "watch", "serve", "webshop", "index"}
+SPEAKING = {"train", "evaluate", "experiment", "fork", "play", "watch", "serve", "webshop", "index"}
 """Verbs that show their own progress, or wait for a person or for clients."""
 
 

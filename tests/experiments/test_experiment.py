@@ -14,7 +14,7 @@ from roleagent.agents.evaluation.records import PROTOCOL, Record, RecordFile
 from roleagent.config import ConfigError, to_dict
 from roleagent.experiments import figures, report
 from roleagent.experiments.figures import ArmRuns
-from roleagent.experiments.plan import Evaluation, Plan, find_plan, shipped
+from roleagent.experiments.plan import Branch, Evaluation, Plan, find_plan, shipped
 from roleagent.experiments.runner import Experiment, main
 from roleagent.experiments.runs import Run, costs_of
 from roleagent.tasks.split import wilson
@@ -71,6 +71,11 @@ def arm(**changes):
         ({"config": "configs/toi.yaml"}, "cannot read the configuration configs/toi.yaml"),
         ({"evaluations": [{"temperature": 0.5, "in_training": True}]}, "at temperature 0"),
         ({"evaluations": []}, "evaluations is empty"),
+        ({"fork": {"at": []}}, "fork.at names the iterations"),
+        ({"fork": {"at": [2]}}, "a run of 2 iterations has nothing left to fork at 2"),
+        ({"fork": {"at": [1], "lenght": 3}}, "unknown key 'fork.lenght'"),
+        ({"fork": {"at": [1]}, "arms": {"small": {"options": ["policy.layers=3"]}}}, "policy.layers cannot change"),
+        ({"fork": {"at": [1]}, "arms": {"small": {}}}, "the arm 'small' changes nothing"),
     ],
 )
 def test_a_mistake_in_a_plan_is_one_line(written, changes, seen):
@@ -352,3 +357,24 @@ def test_an_experiment_from_its_plan_to_its_report(written, tmp_path, capfd):
     assert "no episode has a measure 'socre'; there are success" in capfd.readouterr().err
     assert main([str(written(arms=arms, seeds=[0])), *words[1:], "--set", "train.iterations=1"]) == 1
     assert "was trained with other options: name another folder with --out" in capfd.readouterr().err
+
+
+def test_forks_are_compared_along_the_run_and_by_what_they_share(tmp_path):
+    won = {"unchanged": [(1, 0), (0, 0), (1, 1)], "changed": [(1, 1), (0, 1), (1, 1)]}  # of two tasks, by branch
+    branches = [Branch(0, 4, 0), Branch(1, 4, 0), Branch(0, 8, 0)]
+    arms = []
+    for name, outcomes in won.items():
+        folders = {branch: tmp_path / f"{name}-{number}" for number, branch in enumerate(branches)}
+        for folder, outcome in zip(folders.values(), outcomes, strict=True):
+            a_run(folder, [bool(one) for one in outcome], [0.5] * 2)
+        arms.append(ArmRuns(name, folders))
+    evaluation = Evaluation(1.0)
+    found = figures.difference(*arms, evaluation)
+    assert found.gaps == (0.5, 0.5, 0.0) and found.over_seeds.value == pytest.approx((0.25 + 0.5) / 2)
+    gains = {gain.at: gain.gained.value for gain in figures.ledger(*arms, evaluation) if not gain.task_type}
+    assert gains == {4: 0.5, 8: 0.0}
+    spreads = {one.shared: (one.pairs, one.deviation) for one in figures.spreads(*arms, evaluation)}
+    assert spreads == {
+        "checkpoint and random numbers": (3, pytest.approx(np.std([0.5, 0.5, 0.0], ddof=1))),
+        "nothing": (2, pytest.approx(np.std([0.0, 1.0], ddof=1))),
+    }

@@ -138,8 +138,12 @@ def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
     Raises:
         ConfigError: an unknown key, a value of the wrong type, or an unreadable file.
     """
-    overrides = list(overrides)
-    tree = {} if path is None else _read(_find(user_path(path)), ())
+    return overridden({} if path is None else _read(_find(user_path(path)), ()), overrides)
+
+
+def overridden(tree: Mapping[str, Any], overrides: Iterable[str]) -> Config:
+    """The configuration of nested mappings with overrides, as :func:`load` reads them."""
+    overrides, tree = list(overrides), dict(tree)
     for env_id in [text for key, _, text in (override.partition("=") for override in overrides) if key == "env.id"]:
         tree = _for_environment(tree, env_id)
     for override in overrides:

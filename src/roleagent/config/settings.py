@@ -337,6 +337,7 @@ class TrainConfig:
     """The length of a run, its checkpoints and logs."""
 
     iterations: Count = 30  # of reinforcement
+    until: Count = 0  # the iteration that ends the run early, without a change to its schedules; 0: the last one
     tokens: Count = 0  # of method=sft: trained tokens of the expert's commands; of agent_r: most trained tokens per
     # iteration, 0: all
     evaluate_every: Count = 0  # iterations; 0: only before and after
@@ -350,6 +351,11 @@ class TrainConfig:
     stop_after: Duration = ""  # time from the start, e.g. 20m, after which no iteration begins: the run
     # evaluates, reports and ends, as after SIGUSR1; empty: no limit
     stop_on_alarm: Switch = False  # whether a collapse ends the run; a loss that is no number always does
+
+    @property
+    def last(self) -> int:
+        """The iteration that ends the run."""
+        return min(self.until or self.iterations, self.iterations)
 
 
 Trackers = Annotated[tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...], ONE_IS_A_LIST]

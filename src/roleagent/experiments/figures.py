@@ -20,12 +20,15 @@ from roleagent.commands import nearest
 from roleagent.config import ConfigError
 from roleagent.curricula.archive import curves
 from roleagent.curricula.library import FailureLibrary
-from roleagent.experiments.plan import SUCCESS, Evaluation, Plan
-from roleagent.experiments.runs import iterations_of
+from roleagent.experiments.plan import SUCCESS, Branch, Evaluation, Plan
+from roleagent.experiments.runs import begun_at, iterations_of
 from roleagent.reports.data.load_trajectories import TrajectoryReader
 from roleagent.tasks.split import is_of, levels
 from roleagent.timer import PARTS
 from roleagent.types import is_flat
+
+Key = int | Branch
+"""A seed, or of forks a branch."""
 
 _INFORMATION = ("prediction_correlation", "prediction_information", "prediction_information_action")
 OF_PREDICTIONS = ("prediction_score", *_INFORMATION, "failure_recall")
@@ -85,21 +88,21 @@ class ArmRuns:
     """The finished runs of an arm.
 
     Attributes:
-        runs: their folders, by seed.
+        runs: their folders, by seed; of forks by branch.
         measure: the compared measure, ``success`` or a metric of the environment.
     """
 
     name: str
-    runs: Mapping[int, Path]
+    runs: Mapping[Key, Path]
     measure: str = SUCCESS
 
     @cached_property
-    def logs(self) -> dict[int, list[dict[str, Any]]]:
-        """The logged iterations of each run."""
-        return {seed: iterations_of(folder) for seed, folder in self.runs.items()}
+    def logs(self) -> dict[Key, list[dict[str, Any]]]:
+        """The logged iterations of each run; of a fork its own ones."""
+        return {seed: iterations_of(folder, own=True) for seed, folder in self.runs.items()}
 
     @cached_property
-    def courses(self) -> dict[int, Course]:
+    def courses(self) -> dict[Key, Course]:
         """The learning curve of each run."""
 
         kind = type_of(self.measure)
@@ -117,7 +120,7 @@ class ArmRuns:
         """Whether its policies predicted."""
         return any(row["predictions_scored"] + row["predictions_absent"] for rows in self.logs.values() for row in rows)
 
-    def measured(self, evaluation: Evaluation, seeds: Sequence[int] = ()) -> list[EvalRecords]:
+    def measured(self, evaluation: Evaluation, seeds: Sequence[Key] = ()) -> list[EvalRecords]:
         """The policies' evaluations, of some seeds or all."""
         chosen = [folder for seed, folder in self.runs.items() if not seeds or seed in seeds]
         return [EvalRecords.read(evaluation.records(folder)) for folder in chosen]
@@ -186,10 +189,10 @@ class Difference:
     Attributes:
         arm: the second side.
         over: the first side.
-        seeds: the common ones.
+        seeds: the common ones; of forks the common branches.
         over_tasks: bootstrap over tasks for these seeds.
         gaps: one per seed.
-        over_seeds: Student's interval of the gaps; None for a single seed.
+        over_seeds: Student's interval of the :func:`independent` gaps; None for a single one.
         detectable: see :func:`detectable`.
         alone: episodes that only the first and only the second side won; None where the measure is no success.
         mcnemar: p value of these pairs, if each task was played once in all. Over several seeds pairs of the same task
@@ -200,7 +203,7 @@ class Difference:
     over: str
     evaluation: Evaluation
     measure: str
-    seeds: tuple[int, ...]
+    seeds: tuple[Key, ...]
     over_tasks: Estimate
     gaps: tuple[float, ...]
     over_seeds: Estimate | None
@@ -234,11 +237,24 @@ def difference(first: ArmRuns, second: ArmRuns, evaluation: Evaluation, measure:
         seeds=seeds,
         over_tasks=Estimate(cell["difference"], *cell["interval"]),
         gaps=tuple(gaps),
-        over_seeds=statistics.spread(gaps),
-        detectable=detectable(gaps),
+        over_seeds=statistics.spread(independent(gaps, seeds)),
+        detectable=detectable(independent(gaps, seeds)),
         alone=(pairs.count((1.0, 0.0)), pairs.count((0.0, 1.0))) if is_success(measure) else None,
         mcnemar=cell.get("p"),
     )
+
+
+def independent(gaps: Sequence[float], keys: Sequence[Key]) -> list[float]:
+    """Gaps that are draws of their own: of forks from several runs the mean of each run.
+
+    >>> independent([0.1, 0.3, 0.5], [Branch(0, 20, 0), Branch(0, 40, 0), Branch(1, 20, 0)])
+    [0.2, 0.5]
+    """
+    seeds = [key.seed if isinstance(key, Branch) else key for key in keys]
+    if len({*seeds}) == 1:
+        return list(gaps)
+    by_seed = {seed: [gap for gap, own in zip(gaps, seeds, strict=True) if own == seed] for seed in seeds}
+    return [float(np.mean(values)) for values in by_seed.values()]
 
 
 def differences(plan: Plan, arms: Sequence[ArmRuns]) -> list[Difference]:
@@ -253,6 +269,74 @@ def differences(plan: Plan, arms: Sequence[ArmRuns]) -> list[Difference]:
         and second in by_name
         and (found := difference(by_name[first], by_name[second], evaluation, measure)) is not None
     ]
+
+
+class Gain(NamedTuple):
+    """What a change gained in the forks that begin after one iteration.
+
+    Attributes:
+        task_type: of the tasks; empty: all of them.
+        tasks: how many.
+        gained: in [-1, 1], with its interval over these tasks.
+    """
+
+    at: int
+    task_type: str
+    tasks: int
+    gained: Estimate
+
+
+def ledger(first: ArmRuns, second: ArmRuns, evaluation: Evaluation) -> list[Gain]:
+    """Success of the second arm over that of the first along the run, over all tasks and by type."""
+    found = []
+    common = [key for key in first.runs if key in second.runs and isinstance(key, Branch)]
+    for at in sorted({key.at for key in common}):
+        keys = [key for key in common if key.at == at]
+        ours, theirs = (side.measured(evaluation, keys) for side in (second, first))
+        cells = compare(ours, theirs, np.random.default_rng(0))
+        for name, cell in {"": cells["success"], **cells["by_type"]}.items():
+            found.append(Gain(at, name, cell["tasks"], Estimate(cell["difference"], *cell["interval"])))
+    return found
+
+
+class Spread(NamedTuple):
+    """How much a difference of two arms varies, by what the two runs have in common.
+
+    Attributes:
+        shared: in words.
+        pairs: of runs.
+        deviation: standard deviation of their differences, in [0, 1].
+    """
+
+    shared: str
+    pairs: int
+    deviation: float
+
+
+def spreads(first: ArmRuns, second: ArmRuns, evaluation: Evaluation, measure: str = SUCCESS) -> list[Spread]:
+    """The variation of the second arm over the first: of pairs, and of the same forks put together in other ways.
+
+    Two forks of different runs share nothing but the iteration: so much would arms vary that were trained apart from
+    the start, and have differed since the checkpoint alone.
+    """
+    reached = []
+    for arm in (first, second):
+        means = (
+            float(np.mean([outcome(r, measure) for r in concerned(one.records, measure) if r.sound]))
+            for one in arm.measured(evaluation)
+        )
+        reached.append({key: mean for key, mean in zip(arm.runs, means, strict=True) if isinstance(key, Branch)})
+    ways: dict[str, Callable[[Branch, Branch], bool]] = {
+        "checkpoint and random numbers": lambda a, b: a == b,
+        "checkpoint": lambda a, b: a[:2] == b[:2] and a != b,
+        "nothing": lambda a, b: a.seed != b.seed and a.at == b.at,
+    }
+    found = []
+    for shared, fit in ways.items():
+        gaps = [theirs - ours for a, ours in reached[0].items() for b, theirs in reached[1].items() if fit(a, b)]
+        if len(gaps) > 1:
+            found.append(Spread(shared, len(gaps), float(np.std(gaps, ddof=1))))
+    return found
 
 
 def outcome(record: Record, measure: str) -> float:
@@ -341,9 +425,9 @@ def efficiency(arm: ArmRuns, threshold: float) -> dict[str, Any]:
     return {"steps": found, "reached": sum(reached for _, reached in found.values()), "mean": mean}
 
 
-def growth(arm: ArmRuns) -> dict[str, dict[int, list[int]]]:
+def growth(arm: ArmRuns) -> dict[str, dict[Key, list[int]]]:
     """Entries of the failure libraries, by mode and seed, after each iteration with failures."""
-    found: dict[str, dict[int, list[int]]] = {}
+    found: dict[str, dict[Key, list[int]]] = {}
     for seed, folder in arm.runs.items():
         path = folder / "failures.db"
         if not path.exists():
@@ -379,7 +463,7 @@ def origins(arm: ArmRuns) -> dict[str, Origin]:
     outcomes: dict[str, list[list[float]]] = {"curriculum": [], "chance": []}
     for folder in arm.runs.values():
         recorded = TrajectoryReader(folder)
-        for iteration in recorded.files:
+        for iteration in (number for number in recorded.files if number > begun_at(folder)):
             for rows in recorded.groups(iteration):
                 chosen = "chance" if rows[0]["chosen_because"] is None else "curriculum"
                 outcomes[chosen].append([row["reward"] for row in rows])
@@ -396,7 +480,7 @@ def origins(arm: ArmRuns) -> dict[str, Origin]:
     }
 
 
-def written_tasks(arm: ArmRuns) -> dict[int, dict[str, float]]:
+def written_tasks(arm: ArmRuns) -> dict[Key, dict[str, float]]:
     """How the tasks of a simulator fit the agent, by seed; without a simulator nothing.
 
     Returns:
@@ -404,7 +488,7 @@ def written_tasks(arm: ArmRuns) -> dict[int, dict[str, float]]:
         third of the iterations the means ``fresh_success``, ``fresh_in_band``, ``base_in_band`` and ``forgetting``.
         What was never measured is left out.
     """
-    found: dict[int, dict[str, float]] = {}
+    found: dict[Key, dict[str, float]] = {}
     for seed, rows in arm.logs.items():
         late = rows[-math.ceil(len(rows) / 3) :]
         wanted = {f"{name}_live": (rows, f"genenv_probe_{name}_live") for name in ("initial", "present")}

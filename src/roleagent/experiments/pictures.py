@@ -72,7 +72,7 @@ def forest(rows: Sequence[ForestRow], *files: Path) -> None:
     noted = any(row.note for row in rows)
     axes.set_yticks(range(len(rows)), [f"{row.label}   ({row.note})" if noted else row.label for row in rows])
     axes.tick_params(axis="y", length=0, labelsize="small")
-    axes.set(xlim=(-limit, limit), ylim=(len(rows) - 0.4, -0.6), xlabel="points, with 95 % intervals over seeds")
+    axes.set(xlim=(-limit, limit), ylim=(len(rows) - 0.4, -0.6), xlabel="points, with 95 % intervals")
     axes.grid(axis="x", alpha=0.25)
     axes.spines[["top", "right", "left"]].set_visible(False)
     figure.legend(loc="outside upper right", ncols=len(series) + 1, frameon=False, fontsize="small")

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 from pydantic.dataclasses import dataclass
 
 from roleagent.commands import nearest
-from roleagent.config import load
-from roleagent.config.settings import KNOWN_KEYS, Positive, ShareAbove0, Size, Temperature
-from roleagent.experiments.runs import Run, result_of
+from roleagent.config import Config, load
+from roleagent.config.settings import KNOWN_KEYS, Count, Positive, ShareAbove0, Size, Temperature
+from roleagent.experiments.runs import KEPT, Run, result_of
+from roleagent.learners.run.folder import read_config
+from roleagent.learners.run.forks import checkpoint_after, fork, forked
 from roleagent.options import ConfigError, user_path
+from roleagent.random_streams import random_stream
 from roleagent.validation import Integer, Switch, Text, validated
 
 START = "warm start"
 """The arm from which all others start: imitation of the demonstrations alone."""
+
+FORKED_RUN = "forked run"
+"""The run whose checkpoints are forked."""
+
+UNCHANGED = "unchanged"
+"""The arm of forks that goes on as the run did."""
 
 SUCCESS = "success"
 """The measure that every environment has."""
@@ -79,21 +89,62 @@ class Evaluation:
         return result.exists() and (self.in_training or not json.loads(result.read_text(encoding="utf-8"))["errors"])
 
 
+@dataclass(frozen=True, config=KNOWN_KEYS)
+class Forks:
+    """Arms that begin at checkpoints of a run in place of its warm start.
+
+    Attributes:
+        run: the folder of that run; empty: the experiment trains one of each seed.
+        at: iterations of the checkpoints; 0: the warm start.
+        length: iterations of a fork; 0: to the end of the run. Schedules are those of the run.
+        repeats: forks of each arm from each checkpoint. All but the first draw other random numbers.
+    """
+
+    at: tuple[Count, ...]
+    length: Count = 0
+    repeats: Size = 1
+    run: Text = ""
+
+
+class Branch(NamedTuple):
+    """Where the forks of all arms begin alike: with the same weights and the same random numbers.
+
+    Attributes:
+        seed: of the run.
+        at: the iteration of the checkpoint.
+        repeat: 0 draws the random numbers of the run.
+    """
+
+    seed: int
+    at: int
+    repeat: int
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}, at {self.at}" + (f", repeat {self.repeat}" if self.repeat else "")
+
+
 class Job(NamedTuple):
     """One run of an experiment.
 
     Attributes:
         start_arm: the arm whose run it starts from.
+        branch: of a fork.
     """
 
     seed: int
     arm: str
     start_arm: str
+    branch: Branch | None = None
+
+    @property
+    def key(self) -> int | Branch:
+        """What it shares with one run of each other arm."""
+        return self.branch or self.seed
 
     @property
     def name(self) -> str:
         """The name of the run."""
-        return f"{self.arm}, seed {self.seed}"
+        return f"{self.arm}, {self.branch or f'seed {self.seed}'}"
 
     @property
     def start(self) -> str:
@@ -108,7 +159,8 @@ class Plan:
     Attributes:
         title: of the report.
         config: the configuration file of all runs, as ``train --config`` reads it.
-        arms: by name. All arms of a seed start from one warm start.
+        arms: by name. All arms of a seed start from one warm start, or from a checkpoint (``fork``).
+        fork: where the arms begin; None: at the warm start.
         seeds: of every arm that names none.
         options: ``key=value`` for all runs.
         evaluations: of the final policies.
@@ -123,6 +175,7 @@ class Plan:
     title: Text
     config: Text
     arms: Mapping[Text, Arm]
+    fork: Forks | None = None
     seeds: tuple[Integer, ...] = ()
     options: tuple[Text, ...] = ()
     evaluations: tuple[Evaluation, ...] = (Evaluation(1.0),)
@@ -148,7 +201,8 @@ class Plan:
             raise ConfigError(f"cannot read the experiment {path}: {' '.join(str(error).split())}") from error
         if not isinstance(given, dict):
             raise ConfigError(f"{path} is no experiment: it holds a {type(given).__name__}, not keys and values")
-        for key in ("title", "config", "arms"):
+        of_run = isinstance(given.get("fork"), dict) and given["fork"].get("run")
+        for key in ("title", "arms") if of_run else ("title", "config", "arms"):
             if not given.get(key):
                 raise ConfigError(f"{path} is no experiment: it has no {key}")
         if not isinstance(given.get("options") or [], list):
@@ -157,10 +211,24 @@ class Plan:
         if isinstance(arms, dict):
             given["arms"] = {name: arm or {} for name, arm in arms.items()}  # `GRPO:` alone is an arm without options
         try:
-            plan = validated(cls, {**given, "options": [*(given.get("options") or ()), *options]})
-            plan.check()
+            return cls.of({**given, "options": [*(given.get("options") or ()), *options]})
         except (ConfigError, TypeError) as error:
             raise ConfigError(f"{path}: {error}") from error
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Plan:
+        """The plan of nested mappings.
+
+        Raises:
+            ConfigError: one line that names the mistake.
+        """
+        forks = given.get("fork")
+        if isinstance(forks, Mapping) and forks.get("run"):
+            if given.get("config"):
+                raise ConfigError("the run of fork.run has its own configuration: remove config")
+            given = {**given, "config": str(user_path(forks["run"]) / "config.yaml")}
+        plan = validated(cls, with_unchanged(given) if forks else given)
+        plan.check()
         return plan
 
     def check(self) -> None:
@@ -175,16 +243,16 @@ class Plan:
             raise ConfigError("evaluations is empty: name at least one, e.g. {temperature: 1.0}")
         if len({one.temperature for one in self.evaluations}) < len(self.evaluations):
             raise ConfigError("two evaluations have the same temperature")
+        if self.fork:
+            self._check_forks(self.fork)
+            return
         for name, arm in self.arms.items():
             seeds = self.seeds_of(name)
             if not seeds:
                 raise ConfigError(f"the arm {name!r} has no seeds: give seeds to the plan or the arm")
             if len(set(seeds)) < len(seeds):
                 raise ConfigError(f"the arm {name!r} has a seed twice")
-            for other in arm.over:
-                if other not in self.reported or other == name:
-                    hint = nearest(other, self.reported)
-                    raise ConfigError(f"the arm {name!r} is compared with {other!r}, which is no other arm{hint}")
+            self._check_over(name)
             options = [*self.options, *arm.options]
             for option in options:
                 if option.partition("=")[0] in ("seed", "run_dir"):
@@ -193,10 +261,45 @@ class Plan:
                 config = load(self.config, [*options, f"seed={seeds[0]}"])
             except ConfigError as error:
                 raise ConfigError(f"the arm {name!r}: {error}") from error
-            ends = config.rollout.eval_temperature
-            for one in self.evaluations:
-                if one.in_training and (one.temperature, one.repeats) != (ends, 1):
-                    raise ConfigError(f"in_training an evaluation is of each task once, at temperature {ends:g}")
+            self._check_evaluations(config)
+
+    def _check_over(self, name: str) -> None:
+        for other in self.arms[name].over:
+            if other not in self.reported or other == name:
+                hint = nearest(other, self.reported)
+                raise ConfigError(f"the arm {name!r} is compared with {other!r}, which is no other arm{hint}")
+
+    def _check_evaluations(self, config: Config) -> None:
+        ends = config.rollout.eval_temperature
+        for one in self.evaluations:
+            if one.in_training and (one.temperature, one.repeats) != (ends, 1):
+                raise ConfigError(f"in_training an evaluation is of each task once, at temperature {ends:g}")
+
+    def _check_forks(self, forks: Forks) -> None:
+        if not forks.at or len(set(forks.at)) < len(forks.at):
+            raise ConfigError("fork.at names the iterations of checkpoints, each once, e.g. [20, 40]")
+        if forks.run and (self.seeds or self.options):
+            raise ConfigError("the run of fork.run has its seed and its options: remove seeds and options")
+        config = read_config(user_path(forks.run)) if forks.run else load(self.config, self.options)
+        if max(forks.at) >= config.train.last:
+            raise ConfigError(f"a run of {config.train.last} iterations has nothing left to fork at {max(forks.at)}")
+        for name, arm in self.arms.items():
+            self._check_over(name)
+            if not self.seeds_of(name):
+                raise ConfigError(f"the arm {name!r} has no seeds: give seeds to the plan, or fork.run")
+            if arm.own_start or arm.seeds:
+                raise ConfigError(f"the arm {name!r} begins at a checkpoint: remove own_start and seeds")
+            if name != UNCHANGED and not arm.options:
+                raise ConfigError(f"the arm {name!r} changes nothing: {UNCHANGED!r} is there already")
+            try:
+                found = forked(config, arm.options)
+            except ConfigError as error:
+                raise ConfigError(f"the arm {name!r}: {error}") from error
+            if name != UNCHANGED and found == forked(config, ()):
+                raise ConfigError(f"the arm {name!r} changes nothing: the run has {', '.join(arm.options)} already")
+        self._check_evaluations(config)
+        for iteration in forks.at if forks.run else ():
+            checkpoint_after(user_path(forks.run), iteration)
 
     def check_data(self) -> None:
         """Refuses to begin without the data.
@@ -211,6 +314,8 @@ class Plan:
     @property
     def reported(self) -> list[str]:
         """All arms in the report's order, with warm starts before the arms that use them."""
+        if self.fork:
+            return [*self.arms]
         own = [own_start(name) for name, arm in self.arms.items() if arm.own_start]
         return [START, *own, *self.arms]
 
@@ -221,6 +326,8 @@ class Plan:
 
     def seeds_of(self, arm: str) -> tuple[int, ...]:
         """The seeds of an arm."""
+        if self.fork and self.fork.run:
+            return (load(self.config).seed,)
         return self.arms[arm].seeds or self.seeds
 
     def minutes_of(self, arm: str) -> float | None:
@@ -248,23 +355,36 @@ class Plan:
         for arm in arms:
             if arm not in self.arms:
                 raise ConfigError(f"there is no arm {arm!r}{nearest(arm, self.arms)}; arms: {', '.join(self.arms)}")
-        return [
-            Job(seed, name, own_start(name) if arm.own_start else START)
+        wanted = [
+            (seed, name, arm)
             for seed in known
             for name, arm in self.arms.items()
             if seed in self.seeds_of(name) and (not seeds or seed in seeds) and (not arms or name in arms)
         ]
+        if self.fork:
+            branches = [(at, repeat) for at in self.fork.at for repeat in range(self.fork.repeats)]
+            return [
+                Job(seed, name, FORKED_RUN, Branch(seed, at, repeat))
+                for seed in dict.fromkeys(seed for seed, *_ in wanted)
+                for at, repeat in branches
+                for name in (name for other, name, _ in wanted if other == seed)
+            ]
+        return [Job(seed, name, own_start(name) if arm.own_start else START) for seed, name, arm in wanted]
 
     def start(self, job: Job, out: Path) -> Run:
-        """The warm start of a run: a training run without iterations."""
+        """The warm start of a run: a training run without iterations; or the run that is forked."""
         return Run(self._start_folder(job, out), self.config, self._start_options(job), quiet=True)
 
     def run(self, job: Job, out: Path) -> Run:
         """The run itself, which begins with the weights of its warm start.
 
         Raises:
-            ConfigError: the warm start is not finished.
+            ConfigError: the warm start is not finished, or a checkpoint cannot be forked.
         """
+        if job.branch:
+            folder = self.folders([job], out)[job.arm][job.branch]
+            fork(self._start_folder(job, out), job.branch.at, self._fork_options(job, job.branch), folder)
+            return Run(folder, folder / "config.yaml", (), quiet=True)
         start = self.start(job, out)
         if start.start() is None:
             raise ConfigError(f"its warm start ({job.start}) is not finished")
@@ -275,26 +395,56 @@ class Plan:
         return [*self._start_options(job), *self._arm_options(job)]
 
     def _start_options(self, job: Job) -> list[str]:
+        if self.fork:
+            every = math.gcd(*self.fork.at)
+            kept = max(self.fork.at) // every if every else 1
+            until = [f"train.until={max(self.fork.at)}"] if every else ["train.iterations=0"]
+            checkpoints = [f"train.checkpoint_every={every or 1}", f"train.keep_checkpoints={kept}"]
+            return [*self.options, f"seed={job.seed}", *until, *checkpoints]
         own = self.arms[job.arm].options if self.arms[job.arm].own_start else ()
         return [*self.options, *own, f"seed={job.seed}", "train.iterations=0"]
+
+    def _fork_options(self, job: Job, branch: Branch) -> list[str]:
+        assert self.fork is not None
+        until = branch.at + self.fork.length if self.fork.length else 0
+        other = random_stream(branch.seed, "repeat", branch.repeat).integers(2**32)
+        seed = [f"seed={other}"] if branch.repeat else []
+        iterations = load(self.config, self.options).train.iterations  # a run from the warm start alone has none
+        return [f"train.iterations={iterations}", f"train.until={until}", *seed, *self.arms[job.arm].options, *KEPT]
 
     def _arm_options(self, job: Job) -> list[str]:
         iterations = load(self.config, self.options).train.iterations
         return [f"train.iterations={iterations}", *self.arms[job.arm].options]
 
-    def folders(self, jobs: Sequence[Job], out: Path) -> dict[str, dict[int, Path]]:
-        """The folders of runs and their warm starts, by arm and seed; warm starts first."""
-        found: dict[str, dict[int, Path]] = {}
-        for job in jobs:
+    def folders(self, jobs: Sequence[Job], out: Path) -> dict[str, dict[int | Branch, Path]]:
+        """The folders of runs and their starts, by arm and by seed or branch; starts first."""
+        found: dict[str, dict[int | Branch, Path]] = {}
+        for job in jobs if not (self.fork and self.fork.run) else ():
             found.setdefault(job.start_arm, {})[job.seed] = self._start_folder(job, out)
         for job in jobs:
-            start = self._start_folder(job, out)
-            found.setdefault(job.arm, {})[job.seed] = start.with_name(f"{start.name}-{folder_name(job.arm)}")
+            start = out / f"seed{job.seed}" / "fork" if self.fork else self._start_folder(job, out)
+            often = f"-repeat{job.branch.repeat}" if job.branch and job.branch.repeat else ""
+            place = f"{job.branch.at}{often}-" if job.branch else "-"
+            found.setdefault(job.arm, {})[job.key] = start.with_name(f"{start.name}{place}{folder_name(job.arm)}")
         return found
 
     def _start_folder(self, job: Job, out: Path) -> Path:
+        if self.fork:
+            return user_path(self.fork.run) if self.fork.run else out / f"seed{job.seed}" / "run"
         own = f"-{folder_name(job.arm)}" if self.arms[job.arm].own_start else ""
         return out / f"seed{job.seed}" / f"start{own}"
+
+
+def with_unchanged(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree of a plan of forks with the arm :data:`UNCHANGED`, with which the others are compared.
+
+    >>> with_unchanged({"arms": {"without AIW": {"options": ["aiw=off"]}}})["arms"]
+    {'unchanged': {}, 'without AIW': {'over': ['unchanged'], 'options': ['aiw=off']}}
+    """
+    arms = given["arms"]
+    if not isinstance(arms, Mapping) or not all(isinstance(arm, Mapping) for arm in arms.values()):
+        return dict(given)
+    return {**given, "arms": {UNCHANGED: {}, **{name: {"over": [UNCHANGED], **arm} for name, arm in arms.items()}}}
 
 
 def shipped() -> list[str]:
@@ -341,4 +491,19 @@ def folder_name(arm: str) -> str:
     return "".join(sign if sign.isalnum() or sign == "-" else "_" for sign in arm.lower())
 
 
-__all__ = ["START", "SUCCESS", "Arm", "Evaluation", "Job", "Plan", "find_plan", "folder_name", "own_start", "shipped"]
+__all__ = [
+    "FORKED_RUN",
+    "START",
+    "SUCCESS",
+    "UNCHANGED",
+    "Arm",
+    "Branch",
+    "Evaluation",
+    "Forks",
+    "Job",
+    "Plan",
+    "find_plan",
+    "folder_name",
+    "own_start",
+    "shipped",
+]

@@ -21,9 +21,11 @@ from roleagent.experiments.figures import (
     efficiency,
     finished,
     growth,
+    ledger,
     origins,
     outcome,
     prediction_correlation,
+    spreads,
     success,
     task_split_of,
     time_shares,
@@ -37,14 +39,14 @@ from roleagent.options import ConfigError
 from roleagent.reports.tables import csv_text, latex_table, latex_text, markdown_row
 
 
-def write_report(plan: Plan, out: Path, name: str, given: Sequence[str] = ()) -> dict[str, Any]:
+def write_report(plan: Plan, out: Path, words: Sequence[str], given: Sequence[str] = ()) -> dict[str, Any]:
     """Writes the report of the finished runs into the experiment's folder; returns the main figures.
 
     The files are ``report.md``, ``success.csv``, ``differences.csv``, the same as ``.tex`` (booktabs), and
     ``pictures/`` with SVG and PNG.
 
     Args:
-        name: of the plan on the command line.
+        words: the command, e.g. ``roleagent experiment`` and the name of the plan.
         given: the plan's options that are not in its file. Those that all runs have besides are read from the runs.
 
     Raises:
@@ -58,7 +60,7 @@ def write_report(plan: Plan, out: Path, name: str, given: Sequence[str] = ()) ->
     pictures = draw(arms, gains, out / "pictures")
     shown = {what: path.relative_to(out) for what, path in pictures.items()}
     found = options_of_runs(plan, out)
-    lines = _pages(plan, arms, gains, shown, command_of(name, [*given, *found]), [*plan.options, *found])
+    lines = _pages(plan, arms, gains, shown, command_of(words, [*given, *found]), [*plan.options, *found])
     (out / "report.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     (out / "success.csv").write_text(csv_text(list(success_rows(plan, arms))), encoding="utf-8")
     (out / "differences.csv").write_text(csv_text([difference_row(one) for one in gains]), encoding="utf-8")
@@ -73,13 +75,17 @@ def write_report(plan: Plan, out: Path, name: str, given: Sequence[str] = ()) ->
     }
 
 
-def command_of(name: str, options: Sequence[str]) -> str:
+def command_of(words: Sequence[str], options: Sequence[str]) -> str:
     """The command that trains the runs.
 
-    >>> command_of("my plan.yaml", ["optim.lr=0.1"])
+    Args:
+        words: that of a verb, and its arguments.
+
+    >>> command_of(["roleagent experiment", "my plan.yaml"], ["optim.lr=0.1"])
     "roleagent experiment 'my plan.yaml' --set optim.lr=0.1"
     """
-    return shlex.join(["roleagent", "experiment", name, *(["--set", *options] if options else [])])
+    verb, *arguments = words
+    return f"{verb} {shlex.join([*arguments, *(['--set', *options] if options else [])])}"
 
 
 def options_of_runs(plan: Plan, out: Path) -> list[str]:
@@ -87,7 +93,7 @@ def options_of_runs(plan: Plan, out: Path) -> list[str]:
 
     An option that an arm sets itself may be missing in that arm.
     """
-    jobs, found = plan.jobs(), []
+    jobs, found = plan.jobs() if not plan.fork else [], []
     folders = plan.folders(jobs, out)
     for job in jobs:
         folder = folders[job.arm][job.seed]
@@ -191,31 +197,40 @@ def _pages(
     task_split = task_split_of(arms[0], plan.evaluations[0])
     own = [arm for arm, given in plan.arms.items() if given.own_start]
     but = f", except {' and '.join(own)}, which have their own" if own else ""
+    begin = f"All arms of a seed start from the same warm start{but}."
+    if plan.fork:
+        begin = "All arms of a fork begin at the same checkpoint, with the same random numbers."
+    unit = "fork" if plan.fork else "seed"
     yield f"# {plan.title}\n"
     yield f"```bash\n{command}\n```\n"
     tasks, split, env_id, digest = (task_split[key] for key in ("tasks", "split", "env_id", "digest"))
     yield (
         f"This command writes this page from the run folders. Split: {tasks} tasks of `{split}` of `{env_id}` (digest "
-        f"{digest}). All arms of a seed start from the same warm start{but}. Intervals are 95 % intervals.\n"
+        f"{digest}). {begin} Intervals are 95 % intervals.\n"
     )
     if options:
         yield f"Options of all runs, on top of `{plan.config}`: `{' '.join(options)}`.\n"
     if plan.note:
         yield plan.note.strip() + "\n"
-    yield from _picture(pictures, "forest", "Differences of the compared arms with 95 % intervals over seeds")
+    yield from _picture(pictures, "forest", f"Differences of the compared arms with 95 % intervals over {unit}s")
     for evaluation in plan.evaluations:
         yield f"## Success at temperature {evaluation.temperature:g}\n"
-        yield from _success(arms, evaluation)
+        yield from _success(arms, evaluation, unit)
         yield from _behavior(arms, evaluation)
         for measure in dict.fromkeys((SUCCESS, plan.measure)):
-            yield from _differences([one for one in gains if (one.evaluation, one.measure) == (evaluation, measure)])
+            found = [one for one in gains if (one.evaluation, one.measure) == (evaluation, measure)]
+            yield from _differences(found, unit)
+        if plan.fork:
+            yield from _ledger(plan, arms, evaluation)
+            yield from _spreads(plan, arms, evaluation)
     trained = [arm for arm in arms if any(arm.logs.values())]
     if not trained:
         return
     yield "## During training\n"
     title = f"{plan.measure.capitalize()} on the split over environment steps, one line per arm"
     yield from _picture(pictures, "success", title)
-    yield from _efficiency(plan, trained)
+    if not plan.fork:
+        yield from _efficiency(plan, trained)
     yield "## Mechanisms\n"
     yield from _mechanisms(trained)
     yield from _picture(pictures, "prediction_score", "Predictive reward by iteration")
@@ -229,12 +244,14 @@ def _pages(
     yield from _times(trained)
 
 
-def _success(arms: Sequence[ArmRuns], evaluation: Evaluation) -> Iterator[str]:
+def _success(arms: Sequence[ArmRuns], evaluation: Evaluation, unit: str) -> Iterator[str]:
     found = {arm.name: success(arm, evaluation) for arm in arms}
     types = sorted({name for one in found.values() for name in one["by_type"]})
     metrics = sorted({name for one in found.values() for name in one["metrics"]})
-    over_seeds = f"{arms[0].measure} by seed, %"
-    yield markdown_row("arm", "seeds", "success, %", over_seeds, *metrics, *(name.replace("_", " ") for name in types))
+    over_seeds = f"{arms[0].measure} by {unit}, %"
+    yield markdown_row(
+        "arm", f"{unit}s", "success, %", over_seeds, *metrics, *(name.replace("_", " ") for name in types)
+    )
     yield markdown_row(*("---",) * (4 + len(metrics) + len(types)))
     for name, one in found.items():
         spread = one["over_seeds"]
@@ -249,7 +266,7 @@ def _success(arms: Sequence[ArmRuns], evaluation: Evaluation) -> Iterator[str]:
         )
     yield (
         f"\nEpisodes per task: {evaluation.repeats}. Intervals of *success* are over tasks (Wilson, with the effective "
-        "number of episodes). Intervals *by seed* are Student's over the seeds.\n"
+        f"number of episodes). Intervals *by {unit}* are Student's over the {unit}s.\n"
     )
 
 
@@ -266,11 +283,12 @@ def _behavior(arms: Sequence[ArmRuns], evaluation: Evaluation) -> Iterator[str]:
     )
 
 
-def _differences(found: Sequence[Difference]) -> Iterator[str]:
+def _differences(found: Sequence[Difference], unit: str) -> Iterator[str]:
     if not found:
         return
     title = f"difference in {found[0].measure}, points"
-    yield markdown_row(title, "seeds", "over tasks", "over seeds", "by seed", "detectable", "alone", "McNemar's p")
+    units = (f"{unit}s", "over tasks", f"over {unit}s", f"by {unit}")
+    yield markdown_row(title, *units, "detectable", "alone", "McNemar's p")
     yield markdown_row(*("---",) * 8)
     for one in found:
         yield markdown_row(
@@ -283,11 +301,51 @@ def _differences(found: Sequence[Difference]) -> Iterator[str]:
             "–" if one.alone is None else f"{one.alone[1]} : {one.alone[0]}",
             "–" if one.mcnemar is None else f"{one.mcnemar:.2g}",
         )
+    means = ", of several runs by the means of their forks" if unit == "fork" else ""
     yield (
-        "\nPaired by seed and task. *Over tasks*: bootstrap over tasks for these seeds. *Over seeds*: Student's "
-        "interval of the differences by seed, which covers other seeds. *Detectable*: the difference that as many "
-        "seeds with this spread would detect with a power of 80 %. *Alone*: episodes that only the first or only the "
-        "second arm solved. *McNemar's p*: with one seed; pairs of a task in several seeds depend on each other.\n"
+        f"\nPaired by {unit} and task. *Over tasks*: bootstrap over tasks for these {unit}s. *Over {unit}s*: Student's "
+        f"interval of the differences by {unit}{means}, which covers other {unit}s. *Detectable*: the difference that "
+        f"as many {unit}s with this spread would detect with a power of 80 %. *Alone*: episodes that only the first or "
+        f"only the second arm solved. *McNemar's p*: with one {unit}; pairs of a task in several depend on "
+        "each other.\n"
+    )
+
+
+def _ledger(plan: Plan, arms: Sequence[ArmRuns], evaluation: Evaluation) -> Iterator[str]:
+    by_name = {arm.name: arm for arm in arms}
+    pairs = [(by_name[a], by_name[b]) for a, b in plan.pairs if a in by_name and b in by_name]
+    found = [(f"{b.name} over {a.name}", ledger(a, b, evaluation)) for a, b in pairs]
+    if not any(gains for _, gains in found):
+        return
+    types = list(dict.fromkeys(gain.task_type for _, gains in found for gain in gains))
+    yield "What each change gained along the run, in points:\n"
+    yield markdown_row("change", "after iteration", *(name.replace("_", " ") or "all" for name in types))
+    yield markdown_row(*("---",) * (2 + len(types)))
+    for name, gains in found:
+        for at in dict.fromkeys(gain.at for gain in gains):
+            cells = {gain.task_type: _points(gain.gained) for gain in gains if gain.at == at}
+            yield markdown_row(name, str(at), *(cells.get(kind, "–") for kind in types))
+    yield "\nBy the type of a task, with bootstrap intervals over tasks for these forks.\n"
+
+
+def _spreads(plan: Plan, arms: Sequence[ArmRuns], evaluation: Evaluation) -> Iterator[str]:
+    by_name = {arm.name: arm for arm in arms}
+    rows = [
+        (f"{b} over {a}", spread)
+        for a, b in plan.pairs
+        if a in by_name and b in by_name
+        for spread in spreads(by_name[a], by_name[b], evaluation, plan.measure)
+    ]
+    if not rows:
+        return
+    yield "Does it pay to fork? How the difference varies, by what its two sides have in common:\n"
+    yield markdown_row("difference", "in common", "pairs", "standard deviation, points")
+    yield markdown_row(*("---",) * 4)
+    for name, spread in rows:
+        yield markdown_row(name, spread.shared, str(spread.pairs), f"{100 * spread.deviation:.1f}")
+    yield (
+        "\nSides with nothing in common are forks of different runs after the same iteration: arms that are trained "
+        "apart vary so much. An interval of the same width needs forks in proportion to the square of the deviation.\n"
     )
 
 

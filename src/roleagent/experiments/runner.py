@@ -23,11 +23,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from roleagent.commands import Parser, add_json, complain, natural, out_folder, print_result, whole
 from roleagent.experiments.plan import Job, Plan, find_plan, shipped
-from roleagent.experiments.runs import Run, iterations_of, minutes_of
+from roleagent.experiments.runs import Run, begun_at, iterations_of, minutes_of
 from roleagent.learners.run.folder import read_config
 from roleagent.options import ConfigError
 from roleagent.program import TRAIN, require
@@ -36,6 +36,7 @@ from roleagent.slow_notice import watched
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+CORES = os.cpu_count() or 1
 _NOTICE = 30.0  # seconds between the lines of running runs in logs and pipes
 
 
@@ -49,7 +50,7 @@ class Experiment:
 
     def __init__(self, plan: Plan, out: Path, jobs: Sequence[Job], side_by_side: int):
         self.plan, self.out, self.jobs, self.side_by_side = plan, out, jobs, side_by_side
-        self.starts = {job.start: job for job in jobs}
+        self.starts = {} if plan.fork and plan.fork.run else {job.start: job for job in jobs}
         self._folders = {arm: [*by_seed.values()] for arm, by_seed in plan.folders(jobs, out).items()}
         self._stopped = False
         self._iterations: dict[Path, int] = {}  # of the configurations of begun runs
@@ -84,18 +85,19 @@ class Experiment:
                 progress.console.print(f"left: {self.estimate()}", soft_wrap=True)
                 progress.advance(bar)
 
-            def follow(job: Job, start: Future[None], bar: Any) -> None:
-                start.result()
+            def follow(job: Job, start: Future[None] | None, bar: Any) -> None:
+                if start is not None:
+                    start.result()
                 finish(job.name, lambda: self.plan.run(job, self.out), bar)
 
             try:
-                first = progress.add_task("warm starts", total=len(self.starts))
+                first = progress.add_task("forked runs" if self.plan.fork else "warm starts", total=len(self.starts))
                 then = progress.add_task("runs", total=len(self.jobs))
                 starts = {  # all of them first, so that hardly a run has to wait for its own
                     name: pool.submit(finish, name, partial(self.plan.start, job, self.out), first)
                     for name, job in self.starts.items()
                 }
-                for future in [pool.submit(follow, job, starts[job.start], then) for job in self.jobs]:
+                for future in [pool.submit(follow, job, starts.get(job.start), then) for job in self.jobs]:
                     future.result()
             except KeyboardInterrupt:
                 self._stopped = True  # the running processes got the signal, too; threads end with them
@@ -133,18 +135,18 @@ class Experiment:
         """Of a run: what it took, or what it takes by the iterations so far; 0 if nothing is known of it."""
         if self.plan.is_finished(folder):
             return minutes_of(folder)
-        rows = iterations_of(folder)
+        rows = iterations_of(folder, own=True)
         seconds = sum(row["seconds"] for row in rows) / max(1, len(rows))
         return seconds * self._planned_iterations(folder) / 60 if rows else 0.0
 
     def _share(self, folder: Path) -> float:
         """How much of an unfinished run is done."""
-        rows = iterations_of(folder)
+        rows = iterations_of(folder, own=True)
         return len(rows) / max(len(rows), self._planned_iterations(folder)) if rows else 0.0
 
     def _planned_iterations(self, folder: Path) -> int:
         if folder not in self._iterations:
-            self._iterations[folder] = read_config(folder).train.iterations
+            self._iterations[folder] = read_config(folder).train.last - begun_at(folder)
         return self._iterations[folder]
 
 
@@ -227,8 +229,7 @@ def parser() -> Parser:
     options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="options for all runs")
     options.add_argument("--seeds", type=whole, nargs="+", default=[], metavar="N", help="only these seeds")
     options.add_argument("--arms", nargs="+", default=[], metavar="ARM", help="only these arms")
-    cores = os.cpu_count() or 1
-    options.add_argument("--jobs", type=natural, default=cores, metavar="N", help="runs at a time (default: cores)")
+    options.add_argument("--jobs", type=natural, default=CORES, metavar="N", help="runs at a time (default: cores)")
     options.add_argument("--plan", action="store_true", help="only show what is left to do, and how long it takes")
     options.add_argument("--report", action="store_true", help="only write the report, from the finished runs")
     add_json(options)
@@ -244,31 +245,55 @@ def main(arguments: Sequence[str]) -> int:
         plan = Plan.read(path, options.set)
         out = options.out or Path("runs") / path.stem
         experiment = Experiment(plan, out, plan.jobs(options.seeds, options.arms), options.jobs)
-        if not options.report:
+    except (ConfigError, OSError) as error:
+        return complain(name, error)
+    only: Literal["", "plan", "report"] = "plan" if options.plan else "report" if options.report else ""
+    return carry_out(name, experiment, [options.plan_name], options.json, options.set, only)
+
+
+def carry_out(
+    name: str,
+    experiment: Experiment,
+    words: Sequence[str],
+    as_json: bool,
+    given: Sequence[str] = (),
+    only: Literal["", "plan", "report"] = "",
+) -> int:
+    """Does what is left of an experiment and writes its report; returns the exit status of the command.
+
+    Args:
+        name: of the command.
+        words: the arguments that name the experiment, for the report.
+        as_json: whether the result is printed on a terminal, too.
+        given: the options of ``--set``.
+        only: whether to show what is left alone, or to write the report alone.
+    """
+    plan, out, errors = experiment.plan, experiment.out, list[str]()
+    try:
+        if only != "report":
             rest = ", ".join(f"{count} x {arm}" for arm, count in experiment.left().items()) or "nothing"
             print(f"{plan.title}: {len(experiment.jobs)} runs in {out}; left: {rest}")
             print(experiment.estimate(), flush=True)
-            if options.plan:
+            if only == "plan":
                 return 0
-        require(name, "experiments", ["matplotlib", "scipy", *(() if options.report else TRAIN)])
-        errors: list[str] = []
-        if not options.report:
+        require(name, "experiments", ["matplotlib", "scipy", *(() if only else TRAIN)])
+        if not only:
             plan.check_data()
             os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that train and evaluate
             errors = experiment.run()
         from roleagent.experiments.report import write_report
 
-        result = write_report(plan, out, options.plan_name, options.set)
+        result = write_report(plan, out, [name, *words], given)
         print(f"the report is {out / 'report.md'}", file=sys.stderr)
     except (ConfigError, OSError) as error:
-        return complain(name, error)
+        return complain(name, errors[0] if errors else error)
     except KeyboardInterrupt:
         print(f"{name}: stopped; the same command continues", file=sys.stderr)
         return 130
     for line in errors:
         print(f"{name}: {line}", file=sys.stderr)
-    print_result(result, options.json)
+    print_result(result, as_json)
     return 1 if errors else 0
 
 
-__all__ = ["Experiment", "main", "measure", "parser"]
+__all__ = ["CORES", "Experiment", "carry_out", "main", "measure", "parser"]

@@ -48,7 +48,7 @@ class Run:
         self.folder, self.file, self.quiet = folder, file, quiet
         self.log = folder.with_name(f"{folder.name}.log")
         self.overrides = tuple(overrides)
-        self._options = (*overrides, *KEPT, f"run_dir={folder}")
+        self._options = (*KEPT, *overrides, f"run_dir={folder}")
         self.config: Config = load(file, self._options)
 
     def finish(self) -> dict[str, Any]:
@@ -182,11 +182,21 @@ def _evaluate(arguments: Sequence[str], log: Path | None, costs: Path, began: fl
         _add_cost(costs, time.time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
-def iterations_of(folder: Path) -> list[dict[str, Any]]:
-    """The logged iterations of a run, in order; empty without a log. A line that is being written is left out."""
-    file = folder / "metrics.jsonl"
+def iterations_of(folder: Path, own: bool = False) -> list[dict[str, Any]]:
+    """The logged iterations of a run, in order; empty without a log. A line that is being written is left out.
+
+    Args:
+        own: whether to leave out what a fork has from the run that was forked.
+    """
+    file, after = folder / "metrics.jsonl", begun_at(folder) if own else 0
     lines = file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines() if file.exists() else []
-    return [row for row in map(json.loads, lines) if row["stage"] == "train"]
+    return [row for row in map(json.loads, lines) if row["stage"] == "train" and row["step"] > after]
+
+
+def begun_at(folder: Path) -> int:
+    """The iteration at which a fork begins; 0 for other runs."""
+    file = folder / "fork.json"
+    return int(json.loads(file.read_text(encoding="utf-8"))["at"]) if file.exists() else 0
 
 
 def costs_of(folder: Path) -> list[dict[str, float]]:
@@ -220,4 +230,4 @@ def _costs_file(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.costs.json")
 
 
-__all__ = ["Run", "costs_of", "iterations_of", "minutes_of", "result_of"]
+__all__ = ["Run", "begun_at", "costs_of", "iterations_of", "minutes_of", "result_of"]

@@ -1,0 +1,168 @@
+"""A fork: a run that begins at a checkpoint of another run, with other options.
+
+It has the past of that run: its log, episodes, evaluations and failures up to the checkpoint. Random numbers are a
+function of the seed, the purpose and the iteration, so a fork without a change ends in the bits of the run itself.
+No torch is imported here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from roleagent.config import Config, ConfigError, from_dict, overridden, to_dict
+from roleagent.config.effects import without_effect
+from roleagent.config.methods import method_class
+from roleagent.files import damage, make_whole
+from roleagent.learners.run.folder import AFTER_WARM_START, FORKED, RunFolder, may_fork, read_config
+from roleagent.options import differing
+
+# Links: nothing writes into these files, they are replaced whole.
+_LINKED = (
+    *("before*.json", "iteration-*.json", "reference", "base", "simulator", "corrections"),
+    *("trajectories", "tasks"),
+)
+
+
+def forked(config: Config, options: Sequence[str]) -> Config:
+    """The configuration of a fork.
+
+    Another method brings its own settings, where the run has the default of its own method.
+
+    Args:
+        config: of the run.
+        options: ``key=value``.
+
+    Raises:
+        ConfigError: an option that cannot change in a run, or has no effect there.
+    """
+    found = overridden(to_dict(config), [*_settings(config, options), *options])
+    before, after = (method_class(one.method) for one in (config, found))
+    if before.stage != "train" or after.stage != "train":
+        raise ConfigError(f"a fork continues reinforcement, and method={found.method} is none")
+    refused = [name for name in differing(to_dict(config), to_dict(found)) if not may_fork(name)]
+    if refused:
+        raise ConfigError(
+            f"{', '.join(refused)} cannot change in a fork, for the checkpoint depends on it; what can: "
+            f"{', '.join(FORKED)}"
+        )
+    if after.critic and not before.critic:
+        raise ConfigError(f"method={found.method} needs a critic, and a checkpoint of method={config.method} has none")
+    if config.curriculum.library and config.aiw:
+        raise ConfigError(
+            "curriculum.library names a library beside the run, whose later failures a fork cannot take back: fork a "
+            "run with a library of its own"
+        )
+    if idle := without_effect(found, options):
+        raise ConfigError(idle[0])
+    return found
+
+
+def _settings(config: Config, options: Sequence[str]) -> list[str]:
+    """``key=value`` of what another method sets."""
+    names = [value for key, _, value in (option.partition("=") for option in options) if key == "method"]
+    if not names or names[-1] == config.method:
+        return []
+    own, usual, other = (
+        to_dict(one) for one in (config, *(from_dict({"method": name}) for name in (config.method, names[-1])))
+    )
+    keys = [key for key in differing(usual, other) if key.partition(".")[0] not in ("method", "options")]
+    return [
+        "options={}",
+        *(f"{key}={json.dumps(_at(other, key))}" for key in keys if _at(own, key) == _at(usual, key)),
+    ]
+
+
+def _at(tree: Any, name: str) -> Any:
+    for part in name.split("."):
+        tree = tree.get(part) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def checkpoint_after(run: Path, iteration: int) -> Path:
+    """The checkpoint of a run after an iteration; 0: after the warm start.
+
+    Raises:
+        ConfigError: there is none, or it is damaged.
+    """
+    path = run / "checkpoints" / f"step-{AFTER_WARM_START + iteration:06d}"
+    if not path.is_dir():
+        numbers = sorted(int(one.name[5:]) for one in path.parent.glob("step-??????"))
+        after = [str(number - AFTER_WARM_START) for number in numbers if number >= AFTER_WARM_START]
+        has = f"it has those after {', '.join(after)}" if after else "it has none of reinforcement"
+        raise ConfigError(
+            f"{run} has no checkpoint after iteration {iteration}; {has} (train.keep_checkpoints keeps more, "
+            "train.keep_warmstart that of iteration 0)"
+        )
+    if wrong := damage(path):
+        raise ConfigError(f"the checkpoint {path} cannot be forked: {wrong}")
+    return path
+
+
+def fork(run: Path, at: int, options: Sequence[str], folder: Path) -> Config:
+    """Makes the folder of a fork, for ``train --resume``; returns its configuration. A folder of this fork stays.
+
+    Args:
+        run: the folder of the run.
+        at: the iteration of the checkpoint.
+        options: ``key=value``, as for :func:`forked`.
+        folder: of the fork.
+
+    Raises:
+        ConfigError: there is no such run or checkpoint, nothing is left of the run, an option cannot change, or the
+            folder holds another run.
+    """
+    config = forked(read_config(run), [*options, f"run_dir={folder}"])
+    if (folder / "config.yaml").exists():
+        known = RunFolder(folder, read_config(folder), resume=True).read_json("fork.json") or {}
+        if to_dict(read_config(folder)) != to_dict(config) or known.get("at") != at:
+            raise ConfigError(f"{folder} holds another run: name another folder with --out")
+        return config
+    checkpoint = checkpoint_after(run, at)
+    if config.train.last <= at:
+        raise ConfigError(
+            f"{run} ends at iteration {config.train.last}: nothing is left after {at}; choose an earlier checkpoint, "
+            "or more train.iterations"
+        )
+
+    def fill(partial: Path) -> None:
+        shutil.copytree(checkpoint, partial / "checkpoints" / checkpoint.name, copy_function=_link)
+        for path in (path for pattern in _LINKED for path in run.glob(pattern)):
+            if path.is_dir():
+                shutil.copytree(path, partial / path.name, copy_function=_link)
+            else:
+                _link(path, partial / path.name)
+        shutil.copy(run / "metrics.jsonl", partial)
+        if config.aiw and (run / "failures.db").exists():
+            with (
+                closing(sqlite3.connect(f"{(run / 'failures.db').resolve().as_uri()}?mode=ro", uri=True)) as source,
+                closing(sqlite3.connect(partial / "failures.db")) as copy,
+            ):
+                source.backup(copy)  # the resumed sampler removes what came after the checkpoint
+        (partial / "config.yaml").write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
+        own = RunFolder(partial, config, resume=True)
+        own.write_json("fork.json", {"run": str(run), "at": at, "options": list(options)})
+        own.rewind("train", at)
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_whole(folder, fill)
+    return config
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    """A second name of a file; a copy where the file system has none."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+__all__ = ["checkpoint_after", "fork", "forked"]

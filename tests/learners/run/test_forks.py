@@ -1,0 +1,124 @@
+"""A fork continues a checkpoint with other options: without a change in the bits of the run itself."""
+
+import json
+import os
+import shutil
+
+import pytest
+from programs import load
+
+from roleagent.cli import main as roleagent
+from roleagent.config import ConfigError
+from roleagent.learners.run.folder import read_config
+from roleagent.learners.run.forks import fork, forked
+
+differences = load("benchmarks/parts/run_differences").differences
+train = load("train")
+
+
+def test_a_fork_without_a_change_ends_in_the_bits_of_the_run(finished, tmp_path):
+    whole = finished[0]
+    fork(whole, 1, [], tmp_path / "fork")
+    assert not (tmp_path / "fork" / "after.json").exists()
+    assert train.main(["--resume", str(tmp_path / "fork")]) == 0
+    rest = [line for line in differences(whole, tmp_path / "fork") if "in one of them only" not in line]
+    assert rest == []
+    last = json.loads((tmp_path / "fork" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["step"] == 3 and last["grad_norm"] > 0 and last["curriculum_failures"] > 0
+
+
+@pytest.mark.parametrize("options", [["aiw=off"], ["method=grpo", "wia=off", "curriculum.analyst=replay"], ["seed=7"]])
+def test_a_fork_with_a_change_trains_from_the_checkpoint_on(finished, tmp_path, options):
+    whole = finished[0]
+    fork(whole, 2, options, tmp_path / "fork")
+    assert train.main(["--resume", str(tmp_path / "fork")]) == 0
+    rows, own = (
+        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for folder in (whole, tmp_path / "fork")
+    )
+    assert own[:-1] == rows[:-1] and own[-1] != rows[-1]
+    assert (own[-1]["stage"], own[-1]["step"]) == ("train", 3)
+    assert ("curriculum_failures" in own[-1]) == (options != ["aiw=off"])
+
+
+def test_a_mechanism_can_begin_in_a_fork(finished, tmp_path):
+    fork(finished[0], 1, ["aiw=off", "train.until=2"], tmp_path / "without")
+    assert train.main(["--resume", str(tmp_path / "without")]) == 0
+    fork(tmp_path / "without", 2, ["aiw=on", "train.until=3"], tmp_path / "with")
+    assert train.main(["--resume", str(tmp_path / "with")]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "with" / "metrics.jsonl").read_text().splitlines()]
+    assert "curriculum_failures" not in rows[-2] and rows[-1]["curriculum_failures"] > 0
+
+
+@pytest.mark.slow
+def test_the_command_trains_the_arms_and_reports_their_difference(finished, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), os.getcwd()])))
+    whole, out = finished[0], tmp_path / "forks"
+    command = ["fork", str(whole), "--at", "2", "optim.lr=0", "--repeats", "2", "--jobs", "1", "--out", str(out)]
+    assert roleagent(command) == 0
+    capsys.readouterr()
+    forks = out / "seed0"
+    assert {path.name for path in forks.iterdir() if path.is_dir()} == {
+        *("fork2-unchanged", "fork2-optim_lr_0", "fork2-repeat1-unchanged", "fork2-repeat1-optim_lr_0")
+    }
+    ends = [json.loads((folder / "after.json").read_text())["records"] for folder in (whole, forks / "fork2-unchanged")]
+    assert ends[0] == ends[1]  # the unchanged arm is the run itself
+    page = (out / "report.md").read_text()
+    assert "| optim.lr=0 over unchanged | 2 |" in page and "| optim.lr=0 over unchanged | checkpoint |" in page
+    before = {path: path.stat().st_mtime_ns for path in forks.rglob("result.json")}
+    assert roleagent(command) == 0  # nothing is left to do
+    assert before == {path: path.stat().st_mtime_ns for path in forks.rglob("result.json")}
+
+
+@pytest.mark.parametrize(
+    "words, seen",
+    [
+        (["--at", "9", "aiw=off"], "nothing left to fork at 9"),
+        (["--at", "1", "policy.layers=3"], "the arm 'policy.layers=3': policy.layers cannot change"),
+        (["--at", "1", "aiw=on"], "the arm 'aiw=on' changes nothing"),
+        (["--at", "1", "--arms", "none.yaml"], "cannot read the arms"),
+    ],
+)
+def test_a_mistake_in_the_command_is_one_line(finished, capsys, words, seen):
+    assert roleagent(["fork", str(finished[0]), *words]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert seen in line
+
+
+def test_another_method_brings_its_settings(finished):
+    config = read_config(finished[0])
+    assert forked(config, ["method=gspo"]).loss.importance_level == "sequence"
+    assert forked(config, ["method=gspo", "loss.importance_level=token"]).loss.importance_level == "token"
+
+
+@pytest.mark.parametrize(
+    "at, options, seen",
+    [
+        (7, [], "no checkpoint after iteration 7; it has those after 0, 1, 2, 3"),
+        (3, [], "ends at iteration 3: nothing is left after 3"),
+        (1, ["env.id=RoleAgent/Office-v0"], "cannot change in a fork"),
+        (1, ["policy.layers=3", "aiw=off"], "policy.layers cannot change in a fork"),
+        (1, ["rollout.eval_temperature=1"], "rollout.eval_temperature cannot change in a fork"),
+        (1, ["aiw=of"], "aiw must be"),
+        (1, ["rollout.temprature=1"], "did you mean 'rollout.temperature'?"),
+        (1, ["method=ppo"], "method=ppo needs a critic"),
+        (1, ["method=agent_r"], "method=agent_r is none"),
+        (1, ["aiw=off", "curriculum.epsilon=0.1"], "curriculum.epsilon has no effect"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_no_folder(finished, tmp_path, at, options, seen):
+    with pytest.raises(ConfigError) as caught:
+        fork(finished[0], at, options, tmp_path / "fork")
+    assert seen in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "fork").exists()
+
+
+def test_another_fork_in_the_folder_and_a_damaged_checkpoint_are_refused(finished, tmp_path):
+    fork(finished[0], 1, [], tmp_path / "fork")
+    fork(finished[0], 1, [], tmp_path / "fork")
+    with pytest.raises(ConfigError, match="holds another run"):
+        fork(finished[0], 2, [], tmp_path / "fork")
+    whole = shutil.copytree(finished[0], tmp_path / "whole")
+    (whole / "checkpoints" / "step-500001" / "state.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"state\.json is damaged"):
+        fork(whole, 1, [], tmp_path / "other")
