@@ -23,14 +23,18 @@ examples:
   roleagent failures modes postgresql+psycopg://user@host/database
   roleagent failures growth runs/toy --csv > growth.csv
   roleagent failures export runs/toy --out failures.jsonl --trajectories
+  roleagent failures freeze runs/toy --out suite.json
+  roleagent failures suite runs/toy
 
-RUN_OR_URL is a run folder, a SQLite file, or the SQLAlchemy URL of a library."""
+RUN_OR_URL is a run folder, a SQLite file, or the SQLAlchemy URL of a library; freeze and suite need a run folder."""
 VERBS = {
     "list": "Show the newest entries.",
     "show": "Show one failure: analysis, steps, what followed from it.",
     "modes": "Show the failure modes and how much is under each.",
     "growth": "Show how the entries of each mode grew over the iterations.",
     "export": "Write all failures as JSON lines or CSV.",
+    "freeze": "Write the failures that were solved later as a suite of tasks, for train.suite.",
+    "suite": "Show what a run forgot and regained of its suite, by failure mode and iteration.",
 }
 
 
@@ -47,6 +51,11 @@ def main(arguments: Sequence[str], resolve: Resolve) -> int:
             "roleagent failures", f"{arguments[0]!r} is no verb ({', '.join(VERBS)}); say for example: {example}"
         )
     options = _parser().parse_args(arguments)
+    if options.verb in OF_RUN:
+        try:
+            return OF_RUN[options.verb](options)
+        except (ConfigError, OSError, ValueError) as error:
+            return complain("roleagent failures", error)
     from roleagent.curricula.cli.verbs import VERBS as RUN  # here: --help does without SQLAlchemy
     from roleagent.curricula.library import LibraryError
 
@@ -58,6 +67,23 @@ def main(arguments: Sequence[str], resolve: Resolve) -> int:
     return 0
 
 
+def freeze(options: argparse.Namespace) -> int:
+    """Writes a suite of the solved failures."""
+    from roleagent.curricula.cli.suites import freeze as write
+
+    return write(options.source, options.out, options.limit)
+
+
+def suite(options: argparse.Namespace) -> int:
+    """Shows the matrix of failure modes and iterations; the exit status is 1 if the suite is worse than at its best."""
+    from roleagent.curricula.cli.suites import show
+
+    return show(options.source, options.json)
+
+
+OF_RUN = {"freeze": freeze, "suite": suite}
+
+
 def _parser() -> argparse.ArgumentParser:
     about = "Look into the failures that a run has filed."
     parser = Parser("roleagent failures", about, epilog=EXAMPLES, allow_abbrev=False)
@@ -65,7 +91,11 @@ def _parser() -> argparse.ArgumentParser:
     own = {}
     for verb, summary in VERBS.items():
         own[verb] = verbs.add_parser(verb, help=summary, description=summary, epilog=EXAMPLES)
-        own[verb].add_argument("source", metavar="RUN_OR_URL", help="a run folder, a SQLite file, or a library's URL")
+        if verb in OF_RUN:
+            own[verb].add_argument("source", type=Path, metavar="RUN", help="a run folder")
+        else:
+            text = "a run folder, a SQLite file, or a library's URL"
+            own[verb].add_argument("source", metavar="RUN_OR_URL", help=text)
     own["list"].add_argument("--mode", default="", help="entries of this failure mode")
     own["list"].add_argument("--task-type", default="", metavar="TYPE", help="entries of this kind of task")
     own["list"].add_argument("--task", default="", metavar="TEXT", help="entries whose task id contains this")
@@ -77,6 +107,15 @@ def _parser() -> argparse.ArgumentParser:
     own["export"].add_argument("--out", type=out_file, metavar="FILE", help="where to (default: the standard output)")
     own["export"].add_argument("--format", choices=("jsonl", "csv"), help="default: by the file's name, or jsonl")
     own["export"].add_argument("--trajectories", action="store_true", help="with every step of every episode")
+    own["freeze"].add_argument("--out", type=out_file, metavar="FILE", help="where to (default: suite.json in RUN)")
+    own["freeze"].add_argument(
+        "--limit",
+        type=natural,
+        default=200,
+        metavar="N",
+        help="most tasks, of all modes in turn (default: %(default)s)",
+    )
+    own["suite"].add_argument("--json", action="store_true", help="the same as JSON")
     return parser
 
 

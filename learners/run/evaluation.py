@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from roleagent.agents.evaluation.comparison import EvalRecords, by_task, compare
 from roleagent.agents.evaluation.play import evaluate_policy
 from roleagent.agents.evaluation.statistics import Estimate, summarize
 from roleagent.agents.policies.protocol import Policy
+from roleagent.curricula.suite import Suite
 from roleagent.learners.run.display import chart
 from roleagent.learners.run.metrics import held_out_signs, not_learning
 from roleagent.learners.run.run import Run
@@ -94,7 +97,50 @@ def evaluate_periodically(run: Run, split: EnvSplit, policy: Policy) -> None:
     every, step = run.config.train.evaluate_every, run.progress.step
     if every and step and step % every == 0:
         evaluate_split(run, split.first(run.config.train.evaluate_tasks), policy, f"iteration-{step:06d}")
+        if run.config.train.suite:
+            evaluate_suite(run, split, policy)
         run.show(run.config.train.last)  # show the stage again
+
+
+class Regression(RuntimeError):
+    """A run has lost too much of its frozen suite; the message is one line."""
+
+
+def evaluate_suite(run: Run, split: EnvSplit, policy: Policy) -> None:
+    """Plays the frozen suite as the held-out tasks are played, and reports what was forgotten and regained.
+
+    Raises:
+        Regression: more is lost than ``train.stop_on_regression`` allows.
+    """
+    options, held_out, name = run.config.train, run.held_out, f"suite-{run.progress.step:06d}"
+    suite = Suite.read(Path(options.suite))
+    ids = [task.task_id for task in suite.tasks]
+    tasks = EnvSplit.training(run.config).only(ids)
+    found = evaluate_split(run, tasks if split.horizon else tasks.without_predictions(), policy, name)
+    run.held_out = held_out  # which the suite is not
+    past = run.ranks.once(lambda: [solved_in(path) for path in sorted(run.folder.path.glob("suite-*.json"))])
+    *earlier, now = past
+    changes = suite.changes(earlier[-1] if earlier else ids, now)
+    for mode, row in changes.items():
+        if row["forgotten"] or row["regained"]:
+            run.display.say(
+                f"suite, {mode}: {row['solved']} of {row['tasks']} solved, {row['forgotten']} forgotten, "
+                f"{row['regained']} regained"
+            )
+    run.ranks.once(lambda: run.folder.write_json(f"{name}.json", {**found, "modes": changes}))
+    best = max([len(solved) for solved in earlier], default=0)
+    if options.stop_on_regression and best - len(now) > options.stop_on_regression * len(ids):
+        worst = max(changes, key=lambda mode: changes[mode]["tasks"] - changes[mode]["solved"])
+        raise Regression(
+            f"regression at iteration {run.progress.step}: {len(now)} of {len(ids)} tasks of {options.suite} are "
+            f"solved, after {best}; most are lost to {worst}. `roleagent failures suite {run.folder.path}` shows them"
+        )
+
+
+def solved_in(path: Path) -> list[str]:
+    """The tasks that an evaluation solved."""
+    records = json.loads(path.read_text(encoding="utf-8"))["records"]
+    return [record["task_id"] for record in records if record["won"]]
 
 
 def report(run: Run, found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

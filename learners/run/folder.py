@@ -11,7 +11,7 @@
                        was refused), played fresh, or replayed (:meth:`RunFolder.tasks`)
 ``failures.db``        the failure library (SQLite, unless the configuration names another database)
 ``identity``           the run's name in a failure library that it shares with others
-``before.json`` …      evaluations on the held-out split
+``before.json`` …      evaluations on the held-out split; ``suite-000010.json`` … on a frozen suite
 ``reference/``         the policy as the warm start left it, where a KL penalty pulls towards it
 ``simulator/``         with ``simulator.kind=model`` and its own weights: the simulator after its warm start
 ``search/``            Agent-R's search trees: :mod:`roleagent.agents.search_trees`
@@ -102,8 +102,8 @@ class RunFolder:
         for leftover in self.path.rglob(f".*{PARTIAL}"):
             leftover.unlink()
         last = step if stage == "train" else 0
-        written = (self.path.glob(f"{folder}/iteration-*.jsonl*") for folder in ("trajectories", "tasks"))
-        for file in [*chain.from_iterable(written), *self.path.glob("iteration-*.json")]:
+        patterns = ("trajectories/iteration-*.jsonl*", "tasks/iteration-*.jsonl*", "iteration-*.json", "suite-*.json")
+        for file in [*chain.from_iterable(map(self.path.glob, patterns))]:
             if int(re.sub(r"\D", "", file.name)) > last:
                 file.unlink()
         for file in self.rounds() if stage == "warmstart" else []:
@@ -244,6 +244,8 @@ _FREE = frozenset(
             "train.keep_warmstart",
             "train.stop_after",
             "train.stop_on_alarm",
+            "train.suite",
+            "train.stop_on_regression",
         ),
         *("optim.micro_batch_tokens", "deepspeed.activation_checkpointing"),
         "endpoint.url",

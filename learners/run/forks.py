@@ -27,7 +27,7 @@ from roleagent.options import differing
 
 # Links: nothing writes into these files, they are replaced whole.
 _LINKED = (
-    *("before*.json", "iteration-*.json", "reference", "base", "simulator", "corrections"),
+    *("before*.json", "iteration-*.json", "suite-*.json", "reference", "base", "simulator", "corrections"),
     *("trajectories", "tasks"),
 )
 

@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from roleagent.agents.builders import (
     EnvSplit,
@@ -25,6 +26,7 @@ from roleagent.callbacks import Callback
 from roleagent.config import Config, ConfigError, check_lengths
 from roleagent.config.settings import EnvMemberConfig
 from roleagent.curricula.library import FailureLibrary, LibraryError
+from roleagent.curricula.suite import Suite
 from roleagent.env_card import card_of
 from roleagent.envs.retrieval.passages import RetrievalError
 from roleagent.learners.engine.engine import check_deepspeed, zero_stage
@@ -32,6 +34,7 @@ from roleagent.learners.engine.lora import check_rank
 from roleagent.learners.method import loss_of, method_of
 from roleagent.learners.run.checkpoints import CheckpointError
 from roleagent.learners.run.display import Display
+from roleagent.learners.run.evaluation import Regression
 from roleagent.learners.run.nan_dump import Collapse, dump_nan_batch
 from roleagent.learners.run.ranks import Ranks
 from roleagent.learners.run.run import Run
@@ -119,6 +122,9 @@ def exit_status(error: BaseException, name: str) -> int:
     if isinstance(error, Collapse):
         print(f"{name}: {error}", file=sys.stderr)
         return 3
+    if isinstance(error, Regression):
+        print(f"{name}: {error}", file=sys.stderr)
+        return 4
     if isinstance(error, (OSError, RetrievalError)):  # a full disk, a server that ended; the last checkpoint is safe
         print(f"{name}: {error}; when that is fixed, continue with --resume", file=sys.stderr)
         return 1
@@ -162,6 +168,7 @@ def check_run(split: EnvSplit, resume: bool) -> None:
     check_lengths(config, split.horizon)
     check_learning(config)
     check_simulator(split)
+    check_suite(split)
     check_deepspeed(config)
     check_trackers(config)
     check_rollout_backend(config)
@@ -200,6 +207,24 @@ def check_held_out(split: EnvSplit, held_out: EnvSplit, warn: Callable[[str], No
             warn(f"{found}: success there is not that on held-out tasks")
         if not env.eval_tasks and (few := few_tasks(env.eval_split, len(evaluated))):
             warn(f"{of}{few}")
+
+
+def check_suite(split: EnvSplit) -> None:
+    """Refuses a frozen suite that cannot be played.
+
+    Raises:
+        ConfigError: one line that explains what to change.
+    """
+    options = split.config.train
+    if not options.suite:
+        return
+    if not options.evaluate_every:
+        raise ConfigError("train.suite is played by the evaluations between: set train.evaluate_every")
+    for task in Suite.read(Path(options.suite)).tasks:
+        if task.task_id not in split.task_split:
+            raise ConfigError(
+                f"train.suite={options.suite} is of other data: the training split has no task {task.task_id!r}"
+            )
 
 
 def check_simulator(split: EnvSplit) -> None:

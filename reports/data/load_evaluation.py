@@ -64,6 +64,7 @@ def load_evaluation(path: Path, episodes: int) -> RunData:
         "modes": nothing,
         "mode_failures": nothing,
         "written_tasks": None,
+        "suite": None,
         "revisions": None,
         "evaluations": {"after": measured},
         "gain": None,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from roleagent.curricula.suite import matrix
 from roleagent.files import at_work
 from roleagent.learners.run.metrics import held_out_signs, idle_mechanisms, not_learning
 from roleagent.learners.run.trackers import flat, without_secrets
@@ -95,6 +96,7 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
         "written_tasks": _written_tasks(run, notes),
         "revisions": revisions,
         "evaluations": {name: _without_records(summary) for name, summary in measured.items()},
+        "suite": _suite(run, notes),
         "gain": gain,
         "counters": dict(counters or {}),
         "alarms": alarms,
@@ -271,6 +273,15 @@ def _growth(run: Path, tree: Mapping[str, Any], notes: list[str]) -> list[dict[s
     except LibraryError as error:
         notes.append(str(error))
         return []
+
+
+def _suite(run: Path, notes: list[str]) -> dict[str, dict[int, dict[str, int]]] | None:
+    """What the run forgot of its frozen suite; None without one."""
+    try:
+        return matrix(run) or None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        notes.append(f"an evaluation of the frozen suite cannot be read: {error}")
+        return None
 
 
 def _written_tasks(run: Path, notes: list[str]) -> WrittenTasks | None:

@@ -232,6 +232,7 @@ class RunData(TypedDict):
     written_tasks: WrittenTasks | None  # with genenv=on
     revisions: Revisions | None  # with method=agent_r or eto
     evaluations: dict[str, Any]  # by name (before, iteration-000010, …, after): agents.evaluation's summary
+    suite: dict[str, dict[int, dict[str, int]]] | None  # by failure mode and iteration: curricula.suite.matrix
     gain: Gain | None  # between the first and the last evaluation; None: no results per task
     counters: dict[str, float]
     alarms: list[dict[str, Any]]

@@ -50,6 +50,7 @@ function drawAll() {
   shelf.places = runs.map((_, number) => series.findIndex((one) => one.places.includes(number)));
   drawRuns(series);
   drawCurves(board, series);
+  drawSuite(runs);
   drawTasks(runs);
   drawRevisions(runs);
   drawSections();

@@ -75,6 +75,34 @@ const shaded = (share) =>
     ? el("span", { class: "shade", style: `--share:${(100 * share).toFixed(1)}%` }, percent(share, 0))
     : "–";
 
+// A frozen suite: a row per failure mode, a column per iteration.
+function suiteOf(run) {
+  const iterations = Object.keys(run.suite.all);
+  const cell = (row) =>
+    row
+      ? [
+          shaded(row.solved / row.tasks),
+          row.forgotten > 0 && el("span", { class: "muted" }, ` −${row.forgotten}`),
+          row.regained > 0 && el("span", { class: "muted" }, ` +${row.regained}`),
+        ]
+      : "–";
+  return table(
+    "Share of the suite's tasks that are solved, by failure mode and iteration",
+    [["Failure mode"], ["Tasks", true], ...iterations.map((iteration) => [iteration, true])],
+    Object.entries(run.suite).map(([mode, rows]) => [
+      spaced(mode),
+      String(Math.max(...Object.values(rows).map((row) => row.tasks))),
+      ...iterations.map((iteration) => cell(rows[iteration])),
+    ]),
+  );
+}
+
+function drawSuite(runs) {
+  const played = runs.filter((run) => run.suite);
+  byId("suite").hidden = !played.length;
+  byId("suite-modes").replaceChildren(...titled(runs, played, (run) => [suiteOf(run)]));
+}
+
 function lifeOf(task) {
   const rate = (play) => `${play.successes}/${play.attempts}`;
   return task.plays.map((play, at) => [
@@ -129,13 +157,15 @@ function tasksOf(run) {
   ].filter(Boolean);
 }
 
+// What is made of some runs, each below its name if there are several.
+const titled = (runs, some, make) =>
+  some.flatMap((run) => [
+    ...(runs.length > 1 ? [el("h3", { class: "run-title" }, swatch(shelf.places[runs.indexOf(run)]), run.name)] : []),
+    ...make(run),
+  ]);
+
 function drawTasks(runs) {
   const wrote = runs.filter((run) => run.written_tasks);
   byId("written").hidden = !wrote.length;
-  byId("written-tasks").replaceChildren(
-    ...wrote.flatMap((run) => [
-      ...(runs.length > 1 ? [el("h3", { class: "run-title" }, swatch(shelf.places[runs.indexOf(run)]), run.name)] : []),
-      ...tasksOf(run),
-    ]),
-  );
+  byId("written-tasks").replaceChildren(...titled(runs, wrote, tasksOf));
 }

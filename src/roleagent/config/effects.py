@@ -81,6 +81,7 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
         lambda c: not (c.loss.function or method_class(c.method).own_loss),
         "another loss takes the place of the clipped one",
     ),
+    ("train.stop_on_regression", lambda c: bool(c.train.suite), "it belongs to train.suite"),
     ("optim.minibatches", lambda c: not c.optim.minibatch_turns, "optim.minibatch_turns takes its place"),
     ("curriculum.*", lambda c: c.aiw, "aiw=off has no curriculum"),
     (

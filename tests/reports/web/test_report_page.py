@@ -139,6 +139,13 @@ def run_data(name="first", after=0.75, goal="heat an egg", **config):
         "mode_failures": along({"navigation_loop": [1.0] * ITERATIONS}),
         "written_tasks": None,
         "revisions": None,
+        "suite": {
+            "all": {"4": {"tasks": 4, "solved": 4}, "8": {"tasks": 4, "solved": 2}},
+            "navigation_loop": {
+                "4": {"tasks": 3, "solved": 3, "forgotten": 0, "regained": 0},
+                "8": {"tasks": 3, "solved": 1, "forgotten": 2, "regained": 0},
+            },
+        },
         "evaluations": {"before": measured(0.25), "after": measured(after)},
         "gain": {
             "until": "after",
@@ -316,6 +323,7 @@ def test_a_run_is_told_at_the_top(reader, pages):
     rows = reader.see("#evaluations tbody tr")
     assert [row.split()[0] for row in rows] == ["all", "heat", "look"]
     assert "+50.0 (+47.0 to +53.0)" in rows[1] and "1 : 11" in rows[1]  # over pairs of tasks, where they are known
+    assert reader.see("#suite tbody tr") == ["all 4 100 % 50 %", "navigation loop 3 100 % 33 % −2"]
     assert "12.5" in rows[2] and "0.0 (all tasks alike)" in rows[2] and "0 : 0" in rows[2]
     assert not reader.ask("document.getElementById('comparison').checkVisibility()")
 

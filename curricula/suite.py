@@ -1,0 +1,160 @@
+"""A frozen suite: tasks that failed in training and were solved later, with their failure modes.
+
+A policy that learns from new failures may forget what it has learned from earlier ones. The tasks of a suite stay the
+same, so every evaluation on it says what was forgotten, and what was regained.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from roleagent.files import read_json_lines, write_whole
+from roleagent.options import ConfigError, shown
+
+SOLVED = 0.5
+"""Share of a task's episodes in an iteration that must be won."""
+
+
+@dataclass(frozen=True)
+class SuiteTask:
+    """A task of a suite.
+
+    Attributes:
+        modes: how it failed, the first way first.
+        failed: the iteration of its first failure.
+        solved: the first iteration from then on that won at least :data:`SOLVED` of its episodes.
+    """
+
+    task_id: str
+    task_type: str
+    modes: tuple[str, ...]
+    failed: int
+    solved: int
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The tasks of one split, in the order in which they were solved."""
+
+    env_id: str
+    split: str
+    tasks: tuple[SuiteTask, ...]
+
+    @classmethod
+    def of_run(cls, run: Path, env_id: str, split: str, limit: int) -> Suite:
+        """The solved failures in the recorded episodes of a run.
+
+        Args:
+            limit: most tasks; each failure mode in turn gives its newest.
+
+        Raises:
+            ConfigError: there are none.
+        """
+        found: dict[str, SuiteTask] = {}
+        modes: dict[str, dict[str, None]] = {}
+        begun: dict[str, int] = {}
+        for file in sorted(run.glob("trajectories/iteration-*.jsonl*")):
+            iteration = int(file.name[len("iteration-") :].partition(".")[0])
+            played: dict[str, list[Mapping[str, Any]]] = {}
+            for row in read_json_lines(file):
+                played.setdefault(row["task_id"], []).append(row)
+            for task_id, rows in played.items():
+                failed = [row["analysis"]["mode"] for row in rows if row["analysis"]]
+                modes.setdefault(task_id, {}).update(dict.fromkeys(failed))
+                if failed:
+                    begun.setdefault(task_id, iteration)
+                won = sum(row["won"] for row in rows) / len(rows)
+                if task_id in begun and won >= SOLVED and task_id not in found:
+                    found[task_id] = SuiteTask(task_id, rows[0]["task_type"], (), begun[task_id], iteration)
+        if not found:
+            raise ConfigError(f"{run} has solved no failure yet: no analyzed task (aiw=on) was won later")
+        tasks = [SuiteTask(**{**asdict(one), "modes": tuple(modes[task_id])}) for task_id, one in found.items()]
+        return cls(env_id, split, tuple(_limited(tasks, limit)))
+
+    @classmethod
+    def read(cls, path: Path) -> Suite:
+        """A suite from its file.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
+        try:
+            tree = json.loads(path.read_text(encoding="utf-8"))
+            tasks = tuple(SuiteTask(**{**row, "modes": tuple(row["modes"])}) for row in tree["tasks"])
+            if not tasks:
+                raise ValueError("it has no tasks")
+            return cls(str(tree["env_id"]), str(tree["split"]), tasks)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            reason = f"it has no {shown(error.args[0])}" if isinstance(error, KeyError) else error
+            raise ConfigError(
+                f"{path} is no frozen suite ({reason}): `roleagent failures freeze RUN` writes one"
+            ) from error
+
+    def write(self, path: Path) -> None:
+        """Writes the suite as JSON."""
+        write_whole(path, json.dumps(asdict(self), indent=1) + "\n")
+
+    @property
+    def modes(self) -> dict[str, int]:
+        """The number of tasks by mode, the largest first; a task with several modes counts in each."""
+        return dict(Counter(mode for task in self.tasks for mode in task.modes).most_common())
+
+    def changes(self, before: Iterable[str], now: Iterable[str]) -> dict[str, dict[str, int]]:
+        """What an evaluation shows, by mode: ``tasks``, ``solved``, ``forgotten`` and ``regained``.
+
+        Args:
+            before: the tasks that the evaluation before solved; a suite begins with all of them.
+            now: the tasks that this one solved.
+
+        >>> tasks = (SuiteTask("a", "heat", ("loop",), 1, 2), SuiteTask("b", "heat", ("loop", "lost"), 1, 3))
+        >>> Suite("Toy", "train", tasks).changes({"a"}, {"b"})["lost"]
+        {'tasks': 1, 'solved': 1, 'forgotten': 0, 'regained': 1}
+        """
+        earlier, solved = {*before}, {*now}
+        found = {}
+        for mode in self.modes:
+            own = {task.task_id for task in self.tasks if mode in task.modes}
+            found[mode] = {
+                "tasks": len(own),
+                "solved": len(own & solved),
+                "forgotten": len(own & earlier - solved),
+                "regained": len(own & solved - earlier),
+            }
+        return found
+
+
+def _limited(tasks: list[SuiteTask], limit: int) -> list[SuiteTask]:
+    """Takes the modes in turn, so that a rare one is there."""
+    by_mode: dict[str, list[SuiteTask]] = {}
+    for task in tasks:  # the newest last
+        by_mode.setdefault(task.modes[-1], []).append(task)
+    kept: list[SuiteTask] = []
+    while len(kept) < min(limit, len(tasks)):
+        for mode in sorted(by_mode):
+            if by_mode[mode] and len(kept) < limit:
+                kept.append(by_mode[mode].pop())
+    return sorted(kept, key=tasks.index)
+
+
+def matrix(run: Path) -> dict[str, dict[int, dict[str, int]]]:
+    """Of the suite of a run by failure mode and iteration: ``tasks``, ``solved``, ``forgotten`` and ``regained``.
+
+    The first mode, ``all``, has the tasks and the solved ones alone. Empty if the run has played no suite.
+    """
+    found: dict[str, dict[int, dict[str, int]]] = {}
+    for file in sorted(run.glob("suite-*.json")):
+        evaluation: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        records, iteration = evaluation["records"], int(file.stem.removeprefix("suite-"))
+        every = {"tasks": len(records), "solved": sum(record["won"] for record in records)}
+        # The modes are missing if the run was killed between the two.
+        for mode, row in {"all": every, **evaluation.get("modes", {})}.items():
+            found.setdefault(mode, {})[iteration] = row
+    return found
+
+
+__all__ = ["Suite", "SuiteTask", "matrix"]
