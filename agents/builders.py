@@ -455,6 +455,7 @@ class EnvSplit:
 
     def _program_rollout(self, policy: Policy) -> ProgramRollout:
         config = self.config
+        check_agent(config)
         return ProgramRollout(
             *(policy, EnvPool(self.make_base), self.task_split.env_id, config.prompt, config.rollout, 0),
             parts={name: part._program_rollout(policy) for name, part in self.parts.items()},

@@ -9,7 +9,7 @@ from typing import Any
 
 from roleagent.agents.chat.types import Message
 from roleagent.agents.chat_renderer import ChatRenderer
-from roleagent.agents.gateway.protocol import BadRequest, ChatRequest
+from roleagent.agents.gateway.protocol import ChatRequest
 from roleagent.agents.rendering import PlainRenderer
 from roleagent.types import Completion
 
@@ -49,7 +49,7 @@ class Conversations:
         """The prompt of a request, and the number of its conversation.
 
         Raises:
-            BadRequest: the chat template refuses the messages.
+            ValueError: the chat template refuses the messages.
         """
         keys, tools = tuple(map(key_of, request.messages)), _tools_key(request)
         fitting = [
@@ -69,12 +69,7 @@ class Conversations:
             new = self._renderer.continuation(request.messages[len(known.keys) :], known.reply)
             return (*known.prompt, *known.reply, *new), number
         own = {key for one in self._known for key in one.keys[-1:]}
-        try:
-            prompt = self._renderer.conversation(
-                request.messages, request.tools, lambda message: key_of(message) in own
-            )
-        except ValueError as error:
-            raise BadRequest(f"the chat template refuses the messages: {error}") from error
+        prompt = self._renderer.conversation(request.messages, request.tools, lambda message: key_of(message) in own)
         self.count += 1
         return tuple(prompt), self.count - 1
 

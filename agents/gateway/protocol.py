@@ -63,7 +63,7 @@ def read_request(body: Mapping[str, Any]) -> ChatRequest:
         raise BadRequest("messages must be a list with at least one message")
     if body.get("n") not in (None, 1):
         raise BadRequest("n must be 1: ask again for a further reply")
-    if (body.get("response_format") or {}).get("type", "text") != "text":
+    if body.get("response_format") not in (None, {"type": "text"}):
         raise BadRequest("response_format is not supported: ask for the form in the prompt")
     tools = body.get("tools") or []
     if not isinstance(tools, list) or not all(isinstance(_function(tool).get("name"), str) for tool in tools):

@@ -32,6 +32,8 @@ from roleagent.types import Completion, Group, Request
 
 QUIET = 1.0
 """Seconds without a request after which the policy answers those that it has, though other programs are busy."""
+_MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What a request of any content may raise here, in a chat template or in a tokenizer. It is the program's mistake."""
 _OF_TASK = ("task_id", "goal", "task_type", "split", "admissible_actions", "state", "grouping_state", "tools")
 
 
@@ -162,6 +164,10 @@ class _ProgramPlayer:
                     self._program.reply(call, 200, await self._act(call))
             except BadRequest as error:
                 self._program.reply(call, error.status, error_of(str(error), error.code))
+            except _MALFORMED as error:
+                self._program.reply(
+                    call, 400, error_of(f"the request cannot be used ({type(error).__name__}: {error})")
+                )
         if not asked:
             return
         completions: list[Completion] = await Ask([ask for _, _, ask, _ in asked])
