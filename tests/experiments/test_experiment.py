@@ -64,7 +64,7 @@ def arm(**changes):
         (arm(options=["seed=3"]), "the experiment itself sets seed"),
         (arm(optoins=[]), "unknown key 'arms.GiGPO.optoins'"),
         ({"seeds": []}, "the arm 'GRPO' has no seeds"),
-        ({"seeds": ["one"]}, "seeds must be of type int, not 'one'"),
+        ({"seeds": ["one"]}, "seeds.0 must be of type int, not 'one'"),
         ({"seeds": [0, 0]}, "has a seed twice"),
         ({"arms": {}}, "it has no arms"),
         ({"arms": {"H 2": {}, "h_2": {}}}, "two arms have the same folder"),
@@ -373,6 +373,15 @@ def test_forks_are_compared_along_the_run_and_by_what_they_share(tmp_path):
     assert found.gaps == (0.5, 0.5, 0.0) and found.over_seeds.value == pytest.approx((0.25 + 0.5) / 2)
     gains = {gain.at: gain.gained.value for gain in figures.ledger(*arms, evaluation) if not gain.task_type}
     assert gains == {4: 0.5, 8: 0.0}
+    for side, outcomes in zip(arms, ({4: (1, 0), 6: (1, 1)}, {4: (1, 1), 6: (1, 1)}), strict=True):
+        for folder in side.runs.values():
+            (folder / "fork.json").write_text('{"at": 2}')
+            for iteration, won in outcomes.items():
+                records = [{"task_id": f"task{task}", "won": bool(one)} for task, one in enumerate(won)]
+                (folder / f"iteration-{iteration:06d}.json").write_text(json.dumps({"records": records}))
+    (arms[1].runs[branches[2]] / "iteration-000006.json").unlink()
+    found = [(one.iterations, one.forks, one.alike, one.deviation) for one in figures.partings(*arms)]
+    assert found == [(2, 3, 0.5, 0.0), (4, 2, 1.0, 0.0)]
     spreads = {one.shared: (one.pairs, one.deviation) for one in figures.spreads(*arms, evaluation)}
     assert spreads == {
         "checkpoint and random numbers": (3, pytest.approx(np.std([0.5, 0.5, 0.0], ddof=1))),

@@ -339,6 +339,42 @@ def spreads(first: ArmRuns, second: ArmRuns, evaluation: Evaluation, measure: st
     return found
 
 
+class Parting(NamedTuple):
+    """How far the two sides of forks have parted after some iterations.
+
+    Attributes:
+        iterations: since the checkpoint.
+        forks: how many.
+        alike: share of the tasks with the same outcome on both sides.
+        deviation: standard deviation of the differences in success, in [0, 1].
+    """
+
+    iterations: int
+    forks: int
+    alike: float
+    deviation: float
+
+
+def partings(first: ArmRuns, second: ArmRuns) -> list[Parting]:
+    """How soon random numbers in common stop to help, by the evaluations during training."""
+    found: dict[int, list[tuple[float, float]]] = {}
+    for key in (key for key in first.runs if key in second.runs):
+        folders, at = (first.runs[key], second.runs[key]), begun_at(first.runs[key])
+        for file in sorted(folders[0].glob("iteration-*.json")):
+            iterations, other = int(file.stem.rpartition("-")[2]) - at, folders[1] / file.name
+            if iterations < 1 or not other.exists():
+                continue
+            records = (json.loads(path.read_text(encoding="utf-8"))["records"] for path in (file, other))
+            ours, theirs = ({row["task_id"]: row["won"] for row in rows} for rows in records)
+            gaps = np.array([float(theirs[task]) - float(ours[task]) for task in ours if task in theirs])
+            found.setdefault(iterations, []).append((float(np.mean(gaps == 0)), float(gaps.mean())))
+    return [
+        Parting(iterations, len(rows), float(np.mean([row[0] for row in rows])), float(np.std(gaps, ddof=1)))
+        for iterations, rows in sorted(found.items())
+        if len(gaps := [row[1] for row in rows]) > 1
+    ]
+
+
 def outcome(record: Record, measure: str) -> float:
     """The value of a measure for an episode that it concerns."""
     return float(record.won) if is_success(measure) else record.metrics.get(measure, 0.0)

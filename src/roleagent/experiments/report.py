@@ -24,6 +24,7 @@ from roleagent.experiments.figures import (
     ledger,
     origins,
     outcome,
+    partings,
     prediction_correlation,
     spreads,
     success,
@@ -338,6 +339,20 @@ def _spreads(plan: Plan, arms: Sequence[ArmRuns], evaluation: Evaluation) -> Ite
     ]
     if not rows:
         return
+    parted = [
+        (f"{b} over {a}", one)
+        for a, b in plan.pairs
+        if a in by_name and b in by_name
+        for one in partings(by_name[a], by_name[b])
+    ]
+    if parted:
+        yield "How soon the two sides part, by the evaluations during training:\n"
+        yield markdown_row("difference", "iterations", "forks", "same outcome, %", "standard deviation, points")
+        yield markdown_row(*("---",) * 5)
+        for name, one in parted:
+            cells = str(one.iterations), str(one.forks), f"{100 * one.alike:.0f}", f"{100 * one.deviation:.1f}"
+            yield markdown_row(name, *cells)
+        yield ""
     yield "Does it pay to fork? How the difference varies, by what its two sides have in common:\n"
     yield markdown_row("difference", "in common", "pairs", "standard deviation, points")
     yield markdown_row(*("---",) * 4)

@@ -91,7 +91,11 @@ class Experiment:
                 finish(job.name, lambda: self.plan.run(job, self.out), bar)
 
             try:
-                first = progress.add_task("forked runs" if self.plan.fork else "warm starts", total=len(self.starts))
+                first = progress.add_task(
+                    "forked runs" if self.plan.fork else "warm starts",
+                    total=len(self.starts),
+                    visible=bool(self.starts),
+                )
                 then = progress.add_task("runs", total=len(self.jobs))
                 starts = {  # all of them first, so that hardly a run has to wait for its own
                     name: pool.submit(finish, name, partial(self.plan.start, job, self.out), first)
