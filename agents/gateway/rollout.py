@@ -127,10 +127,12 @@ class ProgramRollout(Rollout):
         last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "it wrote nothing")
         ended = {"crashed": "crashed", "timeout": f"took more than {self.agent.timeout:g} s"}.get(program.end, "ended")
         said = f"the agent program {ended} in task {task_id}: {shown(last)}"
-        if program.end != "gave_up" and self._log.parent.is_dir():
+        if program.end == "gave_up":
+            return said
+        if self._log.parent.is_dir():
             self._log.write_text(f"{said}\n\n{output}\n", encoding="utf-8")
             said += f" (all of it is in {self._log})"
-        if not self._warned and program.end != "gave_up":
+        if not self._warned:
             warnings.warn(said, stacklevel=2)
         self._warned = True
         return said
