@@ -18,6 +18,13 @@ def build(arguments: Sequence[str]) -> int:
     return main(arguments)
 
 
+def import_(arguments: Sequence[str]) -> int:
+    """Open an index that was published, such as Search-R1's, without building it again."""
+    from roleagent.envs.retrieval.published import main
+
+    return main(arguments)
+
+
 def serve(arguments: Sequence[str]) -> int:
     """Serve an index to the rollouts of this machine, or of others."""
     parser = Parser(
@@ -83,7 +90,7 @@ def serve(arguments: Sequence[str]) -> int:
     return 0
 
 
-VERBS: dict[str, Callable[[Sequence[str]], int]] = {"build": build, "serve": serve}
+VERBS: dict[str, Callable[[Sequence[str]], int]] = {"build": build, "import": import_, "serve": serve}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -197,6 +197,23 @@ class DenseIndex(Immutable):
         return engine.IndexRefineSearchParameters(k_factor=max(REFINED / k, 2), base_index_params=inverted)
 
 
+def read_published(path: Path) -> tuple[faiss.Index, str]:
+    """Maps a FAISS file that another program wrote; its index, and the kind that it is.
+
+    Raises:
+        RetrievalError: it is no FAISS file, or neither flat nor HNSW with inner products.
+    """
+    try:
+        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    except RuntimeError as error:
+        raise RetrievalError(f"{path} is no FAISS file ({str(error).strip().splitlines()[-1]})") from error
+    kinds = ((faiss.IndexFlat, "flat"), (faiss.IndexHNSW, "hnsw"))
+    kind = next((name for kind, name in kinds if isinstance(index, kind)), None)
+    if kind is None or index.metric_type != faiss.METRIC_INNER_PRODUCT:
+        raise RetrievalError(f"{path} is a {type(index).__name__}: only flat and HNSW with inner products open")
+    return index, kind
+
+
 def _factory(kind: str, lists: int) -> str:
     """FAISS' name of an index."""
     inverted = f"IVF{lists}_HNSW32" if lists > MANY_LISTS else f"IVF{lists}"
@@ -222,4 +239,4 @@ def _sample(chunks: Sequence[NDArray[np.float32]], count: int, size: int) -> NDA
     return np.concatenate(list(parts))
 
 
-__all__ = ["KINDS", "DenseIndex", "bytes_for", "effort_for", "lists_for"]
+__all__ = ["KINDS", "DenseIndex", "bytes_for", "effort_for", "lists_for", "read_published"]

@@ -23,7 +23,7 @@ from typing import Any
 from gymnasium.error import DependencyNotInstalled
 
 MEMORY = "-Xmx512m"
-IDS = "ids.json"
+IDS, LUCENE = "ids.json", "lucene"
 
 _JAVA_HOMES = ("JAVA_HOME", "JDK_HOME", "JRE_HOME")
 _NO_PYSERINI = "Lucene needs a package that is missing ({}): pip install 'roleagent[pyserini]'"
@@ -58,14 +58,20 @@ class LuceneIndex:
             raise ValueError("the ids of an index must differ from each other")
         folder = Path(folder)
         (folder / IDS).unlink(missing_ok=True)  # no index until it is complete
-        shutil.rmtree(folder / "lucene", ignore_errors=True)
+        shutil.rmtree(folder / LUCENE, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        writer = java("io.anserini.index.SimpleIndexer")(str(folder / "lucene"), False, 1)
+        writer = java("io.anserini.index.SimpleIndexer")(str(folder / LUCENE), False, 1)
         try:
             for name, text in zip(ids, texts, strict=True):
                 writer.addRawDocument(json.dumps({"id": name, "contents": _clean(text)}, ensure_ascii=False))
         finally:
             writer.close()
+        (folder / IDS).write_text(json.dumps(list(ids)), encoding="utf-8")
+        return cls.open(folder)
+
+    @classmethod
+    def over(cls, folder: Path, ids: Sequence[str]) -> LuceneIndex:
+        """Opens a folder that has a Lucene index of another program, whose documents have these ids."""
         (folder / IDS).write_text(json.dumps(list(ids)), encoding="utf-8")
         return cls.open(folder)
 
@@ -89,6 +95,11 @@ class LuceneIndex:
     def __len__(self) -> int:
         return len(self._positions)
 
+    @property
+    def documents(self) -> int:
+        """How many documents Lucene has."""
+        return int(self._searcher.get_total_num_docs())
+
     def search(self, query: str, k: int = 50) -> list[int]:
         """Positions of the best ``k`` documents that share a term with the query, best first."""
         return [position for position, _ in self.search_scores(query, k)]
@@ -102,7 +113,7 @@ class LuceneIndex:
 
     @cached_property
     def _searcher(self) -> Any:
-        searcher = java("io.anserini.search.SimpleSearcher")(str(self._folder / "lucene"))
+        searcher = java("io.anserini.search.SimpleSearcher")(str(self._folder / LUCENE))
         java("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(2**31 - 1)  # long queries are answered, too
         return searcher
 
