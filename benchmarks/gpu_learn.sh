@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# What reinforcement gains on one GPU within half an hour: SmolLM2 on the official games, one warm start, GRPO, GiGPO
+# and Role-Agent with two seeds side by side, and a table of paired differences at the largest iteration of all arms.
+#
+#   ALFWORLD_DATA=games MODEL=models/smollm2 benchmarks/gpu_learn.sh runs/learn
+#   benchmarks/gpu_learn.sh --cpu runs/rehearsal        the same steps on a CPU with a tiny policy and two iterations
+#
+# The steps run apart from this command: it ends after WAIT seconds (540), and the same command looks again. A step that is
+# done is not repeated, and a killed one continues, so nothing is lost by `kill -9`. After each step there is an archive of
+# its metrics and evaluations in OUT (by default the folder itself); of an unpacked one
+#
+#   python benchmarks/parts/gpu_learn.py table FOLDER
+#
+# prints the table as far as it goes. MINUTES (28) count from the first command. Without vLLM the local sampler plays GRPO
+# and GiGPO. Each step prints a line RESULT {json}. PYTHON names another Python.
+set -euo pipefail
+device=cuda
+if [[ ${1:-} == --cpu ]]; then
+    device=cpu
+    shift
+    export CUDA_VISIBLE_DEVICES= DS_ACCELERATOR=cpu
+elif ! nvidia-smi -L; then
+    echo "gpu_learn: no GPU that nvidia-smi knows; --cpu rehearses the steps without one" >&2
+    exit 2
+fi
+[[ $# == 1 ]] || { echo "usage: benchmarks/gpu_learn.sh [--cpu] FOLDER" >&2; exit 2; }
+mkdir -p "$1"
+folder=$(cd "$1" && pwd)
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export VLLM_USE_FLASHINFER_SAMPLER=${VLLM_USE_FLASHINFER_SAMPLER:-0}
+seen=0
+# A second one ends at once: the folder is locked.
+setsid nohup "${PYTHON:-python}" benchmarks/parts/gpu_learn.py "$device" "$folder" >>"$folder/driver.log" 2>&1 &
+until=$((SECONDS + ${WAIT:-540}))
+while ((SECONDS < until)); do
+    if [[ -f $folder/results.jsonl ]]; then
+        total=$(wc -l <"$folder/results.jsonl")
+        sed -n "$((seen + 1)),${total}p" "$folder/results.jsonl"
+        seen=$total
+        if grep -q '"step": "all"' "$folder/results.jsonl"; then break; fi
+    fi
+    if flock --nonblock "$folder/.lock" true 2>/dev/null && ((SECONDS > 20)); then
+        echo "gpu_learn: the steps ended early: $(tail -n 1 "$folder/driver.log")" >&2
+        exit 1
+    fi
+    sleep 1
+done
+for archive in "$folder"/*.tar.xz; do
+    if [[ -f $archive && -n ${OUT:-} ]]; then cp -u "$archive" "$OUT"; fi
+done
+[[ ! -f $folder/table.md ]] || cat "$folder/table.md"
