@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from roleagent.tools import Call
@@ -166,4 +167,43 @@ def call_of(value: Any, key: str = "arguments") -> tuple[Call, bool]:
     return Call(name.strip(), arguments, number if isinstance(number, str) else None), repaired
 
 
-__all__ = ["DEEPEST", "LONGEST", "call_of", "read_json", "read_message", "read_sequence", "write_json"]
+_KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+_ANY = {*_KINDS.values(), "null"}
+
+
+def kinds_of(schema: Any) -> set[str]:
+    """The types of JSON that a schema allows."""
+    if not isinstance(schema, Mapping):
+        return _ANY
+    if "anyOf" in schema:
+        return set().union(*map(kinds_of, schema["anyOf"]))
+    kind = schema.get("type", _ANY)
+    return {kind} if isinstance(kind, str) else set(kind)
+
+
+def typed_value(kinds: set[str], content: str) -> Any:
+    """A text where only a text is allowed, else JSON; what is no JSON of these types is a text where one is allowed."""
+    if kinds == {"string"}:
+        return content
+    try:
+        value = read_json(content)
+    except ValueError:
+        if "string" not in kinds:
+            raise
+        return content
+    kind = _KINDS.get(type(value), "null")
+    fits = kind in kinds or (kind == "integer" and "number" in kinds)
+    return value if fits or "string" not in kinds else content
+
+
+__all__ = [
+    "DEEPEST",
+    "LONGEST",
+    "call_of",
+    "kinds_of",
+    "read_json",
+    "read_message",
+    "read_sequence",
+    "typed_value",
+    "write_json",
+]

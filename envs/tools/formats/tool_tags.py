@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from roleagent.envs.tools.formats.base import Format
-from roleagent.envs.tools.formats.json_text import read_json
+from roleagent.envs.tools.formats.json_text import kinds_of, read_json, typed_value
 from roleagent.envs.tools.formats.scan import ANSWER, Scanned
 from roleagent.tools import Call, Tool
 
@@ -46,7 +46,7 @@ class Tags(Format):
             if list(value) == [only[0]]:
                 value = value[only[0]]
                 if isinstance(value, str) and (
-                    _kinds(only[1]) == {"string"}
+                    kinds_of(only[1]) == {"string"}
                     or (self.escaped(value, tools) == value and _content(tool, value.strip()) == call.arguments)
                 ):
                     return value
@@ -64,40 +64,11 @@ def _content(tool: Tool, content: str) -> dict[str, Any]:
     if only is not None:
         name, schema = only
         optional = name not in tool.parameters.get("required", ())
-        return {} if optional and not content else {name: _value(_kinds(schema), content)}
+        return {} if optional and not content else {name: typed_value(kinds_of(schema), content)}
     value = read_json(content) if content else {}
     if not isinstance(value, dict):
         raise ValueError(f"the arguments of {tool.name} are a JSON object")
     return value
-
-
-_KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
-_ANY = {*_KINDS.values(), "null"}
-
-
-def _kinds(schema: Any) -> set[str]:
-    """The types of JSON that a schema allows."""
-    if not isinstance(schema, Mapping):
-        return _ANY
-    if "anyOf" in schema:
-        return set().union(*map(_kinds, schema["anyOf"]))
-    kind = schema.get("type", _ANY)
-    return {kind} if isinstance(kind, str) else set(kind)
-
-
-def _value(kinds: set[str], content: str) -> Any:
-    """A text where only a text is allowed, else JSON; what is no JSON of these types is a text where one is allowed."""
-    if kinds == {"string"}:
-        return content
-    try:
-        value = read_json(content)
-    except ValueError:
-        if "string" not in kinds:
-            raise
-        return content
-    kind = _KINDS.get(type(value), "null")
-    fits = kind in kinds or (kind == "integer" and "number" in kinds)
-    return value if fits or "string" not in kinds else content
 
 
 __all__ = ["Tags"]

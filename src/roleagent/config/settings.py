@@ -150,7 +150,27 @@ class PromptConfig:
     history: Annotated[Integer, Field(ge=0, le=10_000)] = 2  # past steps shown by the window style
     think: Annotated[Literal["none", "optional", "required"], OFF_IS_NONE] = "none"
     # whether thoughts before the action are asked for
-    tool_format: Literal["hermes", "json", "python", "llama3", "tags", "native"] = "hermes"  # of calls, with tools
+    tool_format: Literal[
+        "hermes",
+        "json",
+        "python",
+        "llama3",
+        "tags",
+        "native",
+        "qwen3_coder",
+        "seed_oss",
+        "glm45",
+        "minimax_m2",
+        "kimi_k2",
+        "deepseek_v3",
+        "deepseek_v31",
+        "deepseek_v32",
+        "deepseek_v4",
+        "openai",
+        "gemma4",
+        "mistral",
+        "lfm2",
+    ] = "hermes"  # of calls, with tools
     predictions: Literal["detached", "followup", "inline"] = "detached"  # after the action, in no later prompt; after
     # the action, kept in the transcript; or in the same reply
     horizon: Annotated[Integer, Field(ge=0, le=1000)] = 0  # steps ahead; 0: max(1, floor(0.05 T_max + 0.5))

@@ -75,6 +75,8 @@ def test_a_tag_holds_the_only_argument(called, arguments, text):
 
 ONE = '{"name": "search", "arguments": {"query": "a"}}'
 TAGGED = f"<tool_call>{ONE}</tool_call>"
+QWEN = "\n<function=search>\n<parameter=query>\na\n</parameter>\n</function>\n"
+ARGUMENTS = '{"query": "a"}'
 LLAMA = '{"name": "f", "parameters": {}}'
 LITERALS = "arguments are literals: texts, numbers, True, False, None, lists and objects"
 
@@ -134,6 +136,16 @@ def message(**function):
         ("native", message(name="f", arguments="3"), ['malformed call: "arguments" is no object']),
         ("native", message(), ['malformed call: "name" is missing']),
         ("native", "<answer>x</answer>", "x"),
+        ("qwen3_coder", f"<tool_call>{QWEN}</tool_call>", ["search"]),
+        ("qwen3_coder", f"<think><tool_call>{QWEN}</tool_call></think><tool_call>{QWEN}</tool_call>", ["search"]),
+        ("qwen3_coder", f"<tool_call>{QWEN}", "<tool_call> is never closed"),
+        ("glm45", "<tool_call>search<arg_key>query</arg_key><arg_value>a</arg_value></tool_call>", ["search"]),
+        ("openai", f"<|channel|>commentary to=functions.search <|constrain|>json<|message|>{ARGUMENTS}", ["search"]),
+        ("openai", f" to=functions.search<|channel|>commentary json<|message|>{ARGUMENTS}<|call|>", ["search"]),
+        ("openai", f"<think>or to=functions.x</think> to=functions.search<|message|>{ARGUMENTS}<|call|>", ["search"]),
+        ("gemma4", '<|tool_call>call:search{query:<|"|>a:{b<|"|>}<tool_call|>', ["search"]),
+        ("kimi_k2", f"<|tool_call_begin|>search:0<|tool_call_argument_begin|>{ARGUMENTS}<|tool_call_end|>", ["search"]),
+        ("mistral", f"[TOOL_CALLS]search[ARGS]{ARGUMENTS}[TOOL_CALLS]f[ARGS]{{}}", ["search", "f"]),
     ],
 )
 def test_replies(name, text, expected):
