@@ -37,7 +37,7 @@ class RolloutStats:
     """Counters of a rollout. Tokens are sampled tokens.
 
     Attributes:
-        sampling_seconds: of a rollout that was played beside the update; else 0, and the iteration's timer has them.
+        seconds: of a rollout that was played beside the update; else 0, and the iteration's timer has them.
         errors: episodes whose environment failed.
         failures: their errors, by task id.
     """
@@ -46,7 +46,7 @@ class RolloutStats:
     turns: int = 0
     action_tokens: int = 0
     prediction_tokens: int = 0
-    sampling_seconds: float = 0.0
+    seconds: float = 0.0
     errors: int = 0
     failures: dict[str, str] = field(default_factory=dict)
 
@@ -59,7 +59,7 @@ class RolloutStats:
             total.turns += part.turns
             total.action_tokens += part.action_tokens
             total.prediction_tokens += part.prediction_tokens
-            total.sampling_seconds = max(total.sampling_seconds, part.sampling_seconds)
+            total.seconds = max(total.seconds, part.seconds)
             total.errors += part.errors
             total.failures |= part.failures
         return total

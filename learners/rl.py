@@ -49,7 +49,7 @@ from roleagent.learners.run.trajectory_log import ScoredGroup
 from roleagent.learners.update import Mismatch, prepared, update
 from roleagent.segment import ACTION, CONTEXT, Segment
 from roleagent.slow_notice import waiting
-from roleagent.timer import Timer
+from roleagent.timer import ROLLOUT, Timer
 from roleagent.types import Analyst, Group, Request, Sampler
 
 _PROBES = 8  # replies that show whether the sampler has the learner's weights
@@ -253,7 +253,7 @@ class Episodes:
         watch = Timer()
         try:
             played, stats = self._play(task_ids, iteration, watch)
-            stats.sampling_seconds = watch.seconds["generation"] + watch.seconds["prediction"]
+            stats.seconds = sum(watch.seconds[part] for part in ROLLOUT)
             self._played = played, stats
         except BaseException as error:
             self._played = error
@@ -349,14 +349,19 @@ def make_batch(
 
 
 def update_policy(run: Run, learner: Learner, batch: Batch) -> dict[str, float]:
-    """``optim.epochs`` passes over the batch; returns the metrics of the update."""
+    """``optim.epochs`` passes over the batch; returns the metrics of the update.
+
+    ``update_flop``, this rank's floating-point operations, becomes a speed at the end of the iteration.
+    """
     options = run.config.train
     with run.timer("update"):
+        learner.flop = 0.0
         learner.share = (run.iteration - 1) / options.iterations
         epochs = range(run.config.optim.epochs)
         orders = run.ranks.once(lambda: [run.own_stream("minibatches", run.iteration, epoch) for epoch in epochs])
         alone = learner.critic is not None and run.iteration <= run.config.critic.warmup
-        return update(learner, batch, orders, run.method, critic_alone=alone)
+        metrics = update(learner, batch, orders, run.method, critic_alone=alone)
+        return metrics | {"update_flop": learner.flop}
 
 
 def sync_weights(run: Run, learner: Learner, actor: Policy) -> None:

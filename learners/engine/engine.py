@@ -29,6 +29,7 @@ from roleagent.agents.policies.hf import HFPolicy
 from roleagent.config import Config, ConfigError, merged
 from roleagent.config.methods import method_class
 from roleagent.learners.batch import Column
+from roleagent.learners.engine.flops import flop_of_token
 from roleagent.learners.engine.logprobs import (
     MicroBatch,
     TokenScorer,
@@ -171,6 +172,8 @@ class Engine:
     Attributes:
         share: of the stage that is done, in [0, 1], for ``optim.schedule``; set by the caller.
         steps: updates so far.
+        flop: floating-point operations of updates and scores, counted from 0 whenever the caller sets it so; stays 0
+            where they are not known (:mod:`roleagent.learners.engine.flops`).
     """
 
     def __init__(self, module: torch.nn.Module, config: Config, lr: float, pad_id: int, optimizer: str = "adamw"):
@@ -179,6 +182,7 @@ class Engine:
         self.module, self.config, self.lr, self.pad_id = module, config, lr, pad_id
         self.ranks = Ranks.join()
         self.steps, self.share = 0, 0.0
+        self.flop, self._flop_of_token = 0.0, (0, 0)
         self.stage = zero_stage(config)
         self.engine: Any
         self.optimizer: Any
@@ -240,6 +244,7 @@ class Engine:
             # DeepSpeed counts micro-batches to know when to step, and scales the loss by that count. Here every loss is
             # a part of one sum already, and the number of parts varies: the settings say one, and the last is marked.
             self.engine.set_gradient_accumulation_boundary(number == rounds - 1)
+            self.flop += self._flop_of_token[1] * batch.prefixes.places.numel()
             with counting("tokens trained", batch.prefixes.places.numel()):
                 loss = objective(token_scores(batch, *self.engine(batch, temperature, entropy)))
                 # DeepSpeed averages gradients over ranks; the objective is a sum over them.
@@ -281,6 +286,7 @@ class Engine:
         missing = self.ranks.max(len(plan)) - len(plan) if parts else 0
         for chosen in plan:
             batch = self._collate(segments, {}, chosen)
+            self.flop += self._flop_of_token[0] * batch.prefixes.places.numel()
             with counting("tokens scored", batch.prefixes.places.numel()):
                 values = scorer(batch, temperature)[0].double().cpu().numpy()
             end = 0
@@ -398,6 +404,7 @@ class Learner(Engine):
             enable_activation_checkpointing(trained)
         super().__init__(TokenScorer(trained, scoring), config, lr, pad, optimizer)
         self.policy, self._trained, self._synced_steps = policy, trained, 0
+        self._flop_of_token = flop_of_token(trained) or (0, 0)
         self.critic: Engine | None = None  # is saved and loaded with its learner
         self.simulator: Learner | None = None  # likewise: a task simulator with weights of its own
         self.reference: torch.nn.Module | None = None

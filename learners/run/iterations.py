@@ -17,6 +17,7 @@ from roleagent.curricula.generated_sampler import GeneratedSampler
 from roleagent.curricula.mixed_sampler import MixedSampler
 from roleagent.learners.dealing import SharedPolicy
 from roleagent.learners.engine.engine import Learner
+from roleagent.learners.engine.flops import peak as peak_speed
 from roleagent.learners.run.metrics import (
     add_counters,
     headlines,
@@ -83,10 +84,11 @@ class Iterations:
             run.folder.trajectories(run.progress.step, episodes)
             metrics |= iteration_metrics(config, scored, stats, analysis.metrics)
             add_counters(run.progress.counters, metrics)
-        timers = run.ranks.gather(run.timer)
+        timers, flop = run.ranks.gather(run.timer), run.ranks.sum(metrics.pop("update_flop", 0.0))
         if run.ranks.first:
             metrics |= held_out_metrics(run.held_out)
-            metrics |= time_metrics(timers, stats, time.monotonic() - self._begun)
+            peak = peak_speed(self._learner.policy.model.dtype)
+            metrics |= time_metrics(timers, stats, time.monotonic() - self._begun, flop, peak)
             metrics["alarms"] = self._watchdog.look(metrics, run.display)
             run.log(metrics, **headlines(config, metrics))
         run.held_out = None

@@ -18,7 +18,7 @@ from roleagent.learners.rewards import has_zero_variance, process_counters, weig
 from roleagent.learners.run.trajectory_log import ScoredGroup
 from roleagent.tasks.grammar import REFUSALS
 from roleagent.tasks.split import levels
-from roleagent.timer import PARTS, Timer
+from roleagent.timer import PARTS, ROLLOUT, Timer
 from roleagent.types import Completion, Group, Trajectory
 
 _IF_LOGGED = ("calls", "groups", "process_nonzero", "process_only_groups", "returns_changed", "world_loss_share")
@@ -447,15 +447,28 @@ def success_by_type(episodes: Sequence[Trajectory]) -> dict[str, float]:
     return {f"success/{name}": sum(won[name]) / len(won[name]) for name in sorted(won)}
 
 
-def time_metrics(timers: Sequence[Timer], stats: RolloutStats, seconds: float) -> dict[str, float]:
-    """The wall-clock time of an iteration by part, of the slowest rank; the rest is ``other_seconds``."""
+def time_metrics(
+    timers: Sequence[Timer], stats: RolloutStats, seconds: float, flop: float, peak: float | None
+) -> dict[str, float]:
+    """The wall-clock time of an iteration by part, of the slowest rank, and speeds; the rest is ``other_seconds``.
+
+    Args:
+        timers: of all ranks.
+        stats: of the rollout.
+        seconds: of the iteration.
+        flop: floating-point operations of the update, on all ranks; 0: unknown.
+        peak: of a rank's GPU, in TFLOP/s; None: unknown.
+    """
     spent = Timer.slowest(timers)
-    sampling = stats.sampling_seconds or spent.get("generation", 0.0) + spent.get("prediction", 0.0)
+    playing = stats.seconds or sum(spent.get(part, 0.0) for part in ROLLOUT)
+    speed = flop / 1e12 / len(timers) / max(spent.get("update", 0.0), 1e-9)
     return {
         **{f"{name}_seconds": spent.get(name, 0.0) for name in PARTS},
         "other_seconds": max(0.0, seconds - sum(spent.values())),
         "seconds": seconds,
-        "tokens_per_second": (stats.action_tokens + stats.prediction_tokens) / max(sampling, 1e-9),
+        "tokens_per_second": (stats.action_tokens + stats.prediction_tokens) / max(playing, 1e-9),
+        **({"update_tflop_per_second": speed} if flop else {}),
+        **({"mfu": speed / peak} if flop and peak else {}),
     }
 
 
@@ -472,6 +485,7 @@ def headlines(config: Config, metrics: Mapping[str, float]) -> dict[str, float |
         **({} if read is None else {"analyses read": 1 - read}),
         "entropy": metrics["entropy"],
         "tokens/s": round(metrics["tokens_per_second"]),
+        **({"MFU": f"{mfu:.0%}"} if (mfu := metrics.get("mfu")) else {}),
     }
 
 

@@ -15,6 +15,9 @@ PARTS = (
 finding groups of states, reading failures, writing tasks, playing the probe of task simulators, updating the policy,
 and sending the new weights to the sampler."""
 
+ROLLOUT = ("generation", "prediction", "environment", "scoring")
+"""The parts in which episodes are played."""
+
 
 class Timer:
     """Sums of seconds by name.

@@ -47,6 +47,15 @@ def test_a_run_leaves_everything_it_promises(finished):
     assert {len(turn["predictions"]) for turn in episodes[0]["turns"]} == {1}
 
 
+def test_speeds_are_those_of_whole_parts(finished):
+    rows = [json.loads(line) for line in (finished[0] / "metrics.jsonl").read_text().splitlines()]
+    for row in (row for row in rows if row["stage"] == "train"):
+        playing = sum(row[f"{part}_seconds"] for part in ("generation", "prediction", "environment", "scoring"))
+        sampled = row["action_tokens"] + row["prediction_tokens"]
+        assert row["tokens_per_second"] == pytest.approx(sampled / playing)
+        assert 0 < row["update_tflop_per_second"] < 10 and "mfu" not in row  # whose peak of a CPU nobody knows
+
+
 def test_every_mechanism_did_something(finished):
     counters = json.loads((finished[0] / "result.json").read_text())["counters"]
     known = ("predictions_scored", "imitated_tokens", "returns_modulated")
