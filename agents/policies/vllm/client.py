@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -233,7 +233,7 @@ class ServerPool:
             parts.setdefault(server.url, (server, []))[1].append(place)
         asked = self._asked[key]
         for server, part in parts.values():
-            body = {"requests": [asdict(asked.requests[place]) for place in part], "temperature": asked.temperature}
+            body = {"requests": [asked.requests[place].body() for place in part], "temperature": asked.temperature}
             arguments = key, part, server, body, self._answers
             # Daemons: a run that ends in an error does not wait for what it asked.
             threading.Thread(target=self._sample, args=arguments, name=f"vllm-{key}", daemon=True).start()

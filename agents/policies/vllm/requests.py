@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from roleagent.agents.policies.vllm.sync import ADAPTER
@@ -35,6 +35,14 @@ class SampleRequest:
     stop_ids: tuple[int, ...]
     seed: int
     known: int
+
+    def body(self) -> dict[str, Any]:
+        """What :func:`read_request` reads. (``dataclasses.asdict`` copies token by token.)
+
+        >>> SampleRequest((5, 6), 3, (9,), 1, 10).body()
+        {'prompt_ids': (5, 6), 'max_tokens': 3, 'stop_ids': (9,), 'seed': 1, 'known': 10}
+        """
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def model_shape(config: Any) -> dict[str, Any]:
