@@ -40,15 +40,20 @@ class Assumption(NamedTuple):
 DATA_SHEET = "NVIDIA H100 SXM data sheet"
 DGX = "NVIDIA DGX H100 data sheet"
 OURS = "assumed"
+SCHEDULER = "measured: vLLM 0.32 on one EPYC core, with an executor that does nothing"
 ASSUMPTIONS = {
     "flops": Assumption(989e12, "FLOP/s", "dense bfloat16 of a GPU", DATA_SHEET),
     "bandwidth": Assumption(3.35e12, "B/s", "memory of a GPU", DATA_SHEET),
     "nvlink": Assumption(450e9, "B/s", "between GPUs of a host, one way", DATA_SHEET),
     "network": Assumption(50e9, "B/s", "between hosts, per GPU (400 Gb/s)", DGX),
-    "training": Assumption(0.35, "", "share of the FLOP/s that an update reaches", OURS),
+    "training": Assumption(0.32, "", "share of the FLOP/s that an update reaches, without torch.compile", OURS),
     "prefill": Assumption(0.40, "", "share of the FLOP/s that reading prompts reaches", OURS),
     "decoding": Assumption(0.60, "", "share of the memory's bandwidth that decoding reaches", OURS),
-    "step": Assumption(3e-3, "s", "of a decoding step beside reading memory", OURS),
+    "step": Assumption(1.6e-3, "s", "of a decoding step beside reading memory and the scheduler", OURS),
+    "token": Assumption(
+        45e-6, "s", "of vLLM's scheduler per sampled token, in Python, before the GPU begins", SCHEDULER
+    ),
+    "turn": Assumption(0.35e-3, "s", "of rendering and submitting a turn, in Python, one after another", SCHEDULER),
     "environment": Assumption(5e-3, "s", "of a step of the world", OURS),
     "reply": Assumption(200, "tokens", "of a reply in the mean (lognormal, sigma 0.6)", OURS),
     "spread": Assumption(0.6, "", "sigma of the reply's length", OURS),
@@ -75,7 +80,7 @@ def decoding_step(size: Size, replies: int) -> float:
     """Seconds in which a sampler makes one token of each of so many replies."""
     read = 2 * size.parameters + replies * (A["prompt"] + A["reply"]) * size.cache
     computed = 2 * size.parameters * replies / (A["flops"] * A["prefill"])
-    return A["step"] + max(read / (A["bandwidth"] * A["decoding"]), computed)
+    return A["step"] + A["token"] * replies + max(read / (A["bandwidth"] * A["decoding"]), computed)
 
 
 def prompt_seconds(size: Size, tokens: float) -> float:
@@ -95,7 +100,7 @@ def play_together(size: Size, episodes: list[np.ndarray]) -> float:
     seconds = 0.0
     for turn in range(max(map(len, episodes))):
         lengths = np.sort([episode[turn] for episode in episodes if len(episode) > turn])
-        seconds += prompt_seconds(size, A["prompt"] * len(lengths)) + A["environment"]
+        seconds += prompt_seconds(size, A["prompt"] * len(lengths)) + A["turn"] * len(lengths) + A["environment"]
         done = 0
         for number, length in enumerate(lengths):
             seconds += (length - done) * decoding_step(size, len(lengths) - number)
@@ -115,7 +120,7 @@ def play_apart(size: Size, episodes: list[np.ndarray]) -> float:
         while away and away[0][0] <= now:
             _, number = heapq.heappop(away)
             heapq.heappush(running, (steps + int(episodes[number][turns[number]]), number))
-            now += prompt_seconds(size, A["prompt"])
+            now += prompt_seconds(size, A["prompt"]) + A["turn"]
         step = decoding_step(size, len(running))
         ahead = running[0][0] - steps
         if away:
@@ -224,15 +229,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--picture", type=Path, nargs="*", default=[], metavar="FILE", help=".svg or .png to draw")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--gpus", type=int, nargs="*", default=GPUS)
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help=f"assumptions: {', '.join(A)}")
     options = parser.parse_args()
+    for name, _, value in (one.partition("=") for one in options.set):
+        if name not in A:
+            parser.error(f"no such assumption: {name}")
+        A[name] = float(value)
     print("| number | value | source |\n|---|---|---|")
-    for one in ASSUMPTIONS.values():
-        print(f"| {one.meaning} | {one.value:g} {one.unit} | {one.source} |")
+    for name, one in ASSUMPTIONS.items():
+        print(f"| {one.meaning} | {A[name]:g} {one.unit} | {one.source if A[name] == one.value else 'given'} |")
     rows: list[dict[str, object]] = []
     print("\n| model | GPUs | episodes | rollouts | " + " | ".join(PARTS) + " | iteration, s | tokens/s per GPU |")
     print("|---" * (len(PARTS) + 6) + "|")
     for model, size in MODELS.items():
-        for gpus in GPUS:
+        for gpus in options.gpus:
             count = episodes_for(gpus)
             sampled = sum(int(one.sum()) for one in draw_episodes(count, np.random.default_rng(options.seed)))
             for mode in MODES:
