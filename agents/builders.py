@@ -346,14 +346,12 @@ class EnvSplit:
                 _ = part.reader
             except ConfigError as error:
                 raise ConfigError(f"the environment {name} of env: {error}") from error
-        ids = [part.task_split.env_id for part in parts.values()]
-        named = {
-            # Two environments of one class are two in the failure library; a card is found behind the colon.
-            name: replace(part, task_split=replace(own, env_id=f"{name}:{own.env_id}"))
-            if ids.count((own := part.task_split).env_id) > 1
-            else part
-            for name, part in parts.items()
-        }
+        ids, named = [part.task_split.env_id for part in parts.values()], dict(parts)
+        for name, part in parts.items():
+            own = part.task_split
+            if ids.count(own.env_id) > 1:
+                # Two environments of one class are two in the failure library; a card is found behind the colon.
+                named[name] = replace(part, task_split=replace(own, env_id=f"{name}:{own.env_id}"))
         task_split = JointTaskSplit.of({name: part.task_split for name, part in named.items()})
         base = Mixture({name: partial(_itself, part.base) for name, part in named.items()}, task_split)
         return cls(config, base, task_split, max(part.horizon for part in named.values()), named)

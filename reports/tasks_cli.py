@@ -119,6 +119,8 @@ def _open_run(run: Path, writes: bool) -> tuple[TaskGrammar, Simulator, Situatio
     from roleagent.tasks.simulator import Situation
 
     config = read_config(run)
+    if "" not in config.environments:
+        raise ConfigError(f"{run} has several environments, each with tasks of its own: name one in place of the run")
     writes = writes and config.genenv  # a run without GenEnv has no simulator
     config = replace(config, genenv=True)
     env: Any = make_base(config, config.env.train_split)

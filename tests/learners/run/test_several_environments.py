@@ -10,6 +10,7 @@ from programs import TOY_RUN, load
 from tiny import qwen
 
 from roleagent.agents.builders import EnvSplit
+from roleagent.cli import main as roleagent
 from roleagent.config import from_dict
 from roleagent.curricula.archive import mode_counts
 from roleagent.curricula.library import FailureLibrary
@@ -23,6 +24,7 @@ CRAFT = {"id": "RoleAgent/TextCraft-v0", "name": "craft", "eval_split": "valid",
 CRAFT["kwargs"] = {"data_dir": "generated", "max_depth": 1, "max_steps": 8}
 TOOLS = {"id": "RoleAgent/ToolEnv-v0"}
 OFFICE = {"id": "RoleAgent/Office-v0", "eval_split": "test", "eval_tasks": 3, "kwargs": {"max_steps": 6}}
+CONFIGS = {"toy": TOY, "craft": CRAFT, "office": OFFICE}
 SEVERAL = {
     **TOY_RUN,
     "env": [{**TOY, "share": 0.5}, {**CRAFT, "share": 0.25}, {**OFFICE, "share": 0.25}],
@@ -117,9 +119,6 @@ def test_each_environment_has_the_prompts_the_tools_and_the_replies_that_it_has_
         assert rollout.of(f"{name}/{task_id}").action_stops == alone.rollout(policy).action_stops
 
 
-CONFIGS = {"toy": TOY, "craft": CRAFT, "office": OFFICE}
-
-
 def test_an_expert_is_evaluated_over_several_and_an_interrupted_evaluation_goes_on(arguments, tmp_path, capsys):
     out = tmp_path / "oracle.jsonl"
     longer = [f"--set=env.{n}.kwargs.max_steps=30" for n in range(3)]
@@ -142,6 +141,12 @@ def test_a_run_is_evaluated_over_its_environments(whole, tmp_path, capsys):
     assert [result["by_type"][name]["success"] for name in CONFIGS] == [
         after["by_type"][name]["success"] for name in CONFIGS
     ]
+
+
+def test_tasks_of_a_run_are_of_one_environment_that_is_named(whole, capsys):
+    assert roleagent(["tasks", "propose", str(whole)]) != 0
+    assert "has several environments" in capsys.readouterr().err.strip()
+    assert roleagent(["tasks", "propose", "RoleAgent/Toy-v0", "--count", "1"]) == 0
 
 
 def test_one_of_them_is_named_by_its_id_and_keeps_its_arguments(arguments, tmp_path, capsys):
