@@ -210,6 +210,7 @@ class Conversation(ABC):
         observation, info: of ``reset``; ``info["tools"]`` are the tools that the environment offers.
         history: earlier steps in a prompt, of a window.
         guide: the environment's instructions, if the renderer explains.
+        note: what stands behind the instructions of the next first message (:meth:`_first_message`), from outside.
     """
 
     grows: ClassVar[bool] = False
@@ -224,8 +225,9 @@ class Conversation(ABC):
         info: Mapping[str, Any],
         history: int = 2,
         guide: Instructions = UNKNOWN,
+        note: str = "",
     ):
-        self.renderer, self.horizon, self.think, self.guide = renderer, horizon, think, guide
+        self.renderer, self.horizon, self.think, self.guide, self.note = renderer, horizon, think, guide, note
         self.tools: Sequence[ToolSchema] = info.get("tools", ())
         self.history, self._goal = history, info.get("goal", "")
         self._open(observation, info)
@@ -235,9 +237,10 @@ class Conversation(ABC):
         """Takes in what ``reset`` returned, and writes ``_ids``, the prompt of the first action."""
 
     def _first_message(self, text: str) -> tuple[int, ...]:
-        """The instructions, the tools, and a text from outside."""
+        """The instructions, the tools, the note, and a text from outside."""
         head = self.renderer.instructions(self.horizon, self.think, self.guide.rules, self.guide.form)
-        text = "\n\n".join(part for part in (head, self.renderer.literal(text)) if part)
+        outside = (self.renderer.literal(part) for part in (self.note, text) if part)
+        text = "\n\n".join(part for part in (head, *outside) if part)
         return tuple(self.renderer.first_message(text, self.tools))
 
     def _text(self, name: str, observation: str, info: Mapping[str, Any], **more: str) -> str | None:

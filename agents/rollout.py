@@ -140,10 +140,10 @@ class Rollout:
             ids.append(self.policy.eos_id)
         return Completion(tuple(ids), (0.0,) * len(ids), "stop")
 
-    def open(self, observation: str, info: Mapping[str, Any]) -> Conversation:
-        """A conversation in the configured style, after ``reset``."""
+    def open(self, observation: str, info: Mapping[str, Any], note: str = "") -> Conversation:
+        """A conversation in the configured style, after ``reset``; with a note in its prompts."""
         think, history = self.prompt.think, self.prompt.history
-        return self.style(self.renderer, self.horizon, think, observation, info, history, self.guide)
+        return self.style(self.renderer, self.horizon, think, observation, info, history, self.guide, note)
 
     def play(
         self,

@@ -10,6 +10,7 @@ method                     compared across the G rollouts        compared inside
 ``role_agent``             outcome R^E(τ)                        modulated return R_task(a_t)·(1 + R_pre(a_t))
 ``reinforce_pp``           nothing: the discounted return, compared over the batch (``estimator.whiten``)
 ``ppo``                    nothing: the turn's reward, which a critic turns into advantages
+``distill``                nothing: a teacher scores each token
 =========================  ==================================================================================
 """
 
@@ -19,6 +20,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from roleagent.config import ConfigError
 from roleagent.learners.advantages import (
     Advantages,
     discounted_returns,
@@ -80,6 +82,21 @@ class PPO(Method):
         return [[rewards.of(turn) for turn in trajectory.turns] for trajectory in group.trajectories]
 
 
+class Distillation(Method):
+    """No turn gets anything: a teacher's word for each token is all (:mod:`roleagent.learners.distillation`)."""
+
+    settings: ClassVar[Mapping[str, Any]] = {"wia": False, "aiw": False, "loss": {"kl": 0.0}}
+    compares_outcomes = False
+
+    def check(self) -> None:
+        super().check()
+        if not self.config.distill.teacher:
+            raise ConfigError("method=distill learns from a teacher alone: set distill.teacher")
+
+    def advantages(self, group: Group) -> Values:
+        return [[0.0] * len(trajectory.turns) for trajectory in group.trajectories]
+
+
 class DAPO(Method):
     """GRPO with a mean over all tokens, without KL penalty, with dynamic sampling and a price of overlong replies."""
 
@@ -129,6 +146,7 @@ __all__ = [
     "GSPO",
     "PPO",
     "RLOO",
+    "Distillation",
     "GiGPO",
     "ReinforcePlusPlus",
     "ReinforcePlusPlusBaseline",

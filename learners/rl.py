@@ -35,6 +35,7 @@ from roleagent.learners.dealing import (
     play_groups,
     play_own,
 )
+from roleagent.learners.distillation import add_teacher, open_teacher
 from roleagent.learners.engine.engine import Learner, policy_computes
 from roleagent.learners.engine.lora import Adapter, ModuleWeights, adapted
 from roleagent.learners.genenv import (
@@ -77,6 +78,7 @@ def open_learner(
     reference = open_reference(run, policy) if compared else None
     learner = Learner(policy, run.config, optim.lr, reference, computes=policy_computes(run.config))
     learner.critic = critic
+    learner.teacher = open_teacher(run.config, split, policy, run.stream)
     simulator = open_simulator_training(run, split, learner, actor)
     run.restore(learner)
     return learner, simulator
@@ -345,7 +347,7 @@ def make_batch(
         batch = build_batch(groups, advantages, run.config, rollout, run.own_stream("batch", run.iteration))
     with run.timer("update"):
         rollout.policy.offload()  # the critic and the update need its memory
-        return prepared(learner, batch)
+        return add_teacher(learner, rollout, groups, prepared(learner, batch))
 
 
 def update_policy(run: Run, learner: Learner, batch: Batch) -> dict[str, float]:

@@ -93,7 +93,8 @@ def update(
     except NotFinite as error:
         error.tasks = batch.tasks
         raise
-    return {"entropy": 0.0, "logprob_gap": 0.0} | _means(policy_metrics) | _means(critic_metrics) | world
+    beside = world | teacher_kl(batch, ranks.sum)
+    return {"entropy": 0.0, "logprob_gap": 0.0} | _means(policy_metrics) | _means(critic_metrics) | beside
 
 
 def world_shares(batch: Batch, weights: Column, sum_over_ranks: Callable[[float], float] = float) -> dict[str, float]:
@@ -121,6 +122,18 @@ def world_shares(batch: Batch, weights: Column, sum_over_ranks: Callable[[float]
         "world_share": shares / max(1.0, sum_over_ranks(float(played.sum()))),
         "world_loss_share": trained / total if total else 0.0,
     }
+
+
+def teacher_kl(batch: Batch, sum_over_ranks: Callable[[float], float]) -> dict[str, float]:
+    """``teacher_kl``: the reverse KL divergence from the teacher, in nats per action token; empty without a teacher."""
+    if "teacher" not in batch.columns:
+        return {}
+    total = count = 0.0
+    for segment, own, row in zip(batch.segments, batch.columns["sampler"], batch.columns["teacher"], strict=True):
+        chosen = segment.token_kind == ACTION
+        total, count = total + float((own - row)[chosen].sum()), count + float(chosen.sum())
+    total, count = sum_over_ranks(total), sum_over_ranks(count)
+    return {"teacher_kl": total / max(1.0, count)}
 
 
 def minibatches(config: Config, outline: Outline, order: np.random.Generator) -> list[Minibatch]:

@@ -407,6 +407,7 @@ class Learner(Engine):
         self._flop_of_token = flop_of_token(trained) or (0, 0)
         self.critic: Engine | None = None  # is saved and loaded with its learner
         self.simulator: Learner | None = None  # likewise: a task simulator with weights of its own
+        self.teacher: Any = None  # scores sampled tokens (roleagent.learners.distillation.Teacher); learns nothing
         self.reference: torch.nn.Module | None = None
         if isinstance(reference, Adapter):
             self.reference = AdapterSwap(TokenScorer(policy.model, scoring), reference)

@@ -29,6 +29,7 @@ from roleagent.curricula.library import FailureLibrary, LibraryError
 from roleagent.curricula.suite import Suite
 from roleagent.env_card import card_of
 from roleagent.envs.retrieval.passages import RetrievalError
+from roleagent.learners.distillation import check_teacher
 from roleagent.learners.engine.engine import check_deepspeed, zero_stage
 from roleagent.learners.engine.lora import check_rank
 from roleagent.learners.method import loss_of, method_of
@@ -167,6 +168,7 @@ def check_run(split: EnvSplit, resume: bool) -> None:
         raise ConfigError("a policy from scratch needs a warm start: set warmstart.episodes or policy.path")
     check_lengths(config, split.horizon)
     check_learning(config)
+    check_teacher(split)
     check_simulator(split)
     check_suite(split)
     check_deepspeed(config)

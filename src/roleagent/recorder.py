@@ -98,4 +98,4 @@ class Recorder:
                 turn = replace(turn, prediction=replace(turn.prediction, scores=scores))
             turns.append(turn)
         ended = (self._terminated, self._truncated, self.stop_reason)
-        return Trajectory(self.task, tuple(turns), *ended, self.initial_observation)
+        return Trajectory(self.task, tuple(turns), *ended, self.initial_observation, self.initial_info)

@@ -189,6 +189,7 @@ class Trajectory:
         stop_reason: ``"won"``, ``"lost"``, ``"max_steps"``, ``"context"`` (the prompt outgrew the policy's context)
             or ``"error"`` (the environment failed; such an episode never enters a group).
         initial_observation: the text of ``reset``.
+        initial_info: its ``info``.
     """
 
     task: Task
@@ -197,6 +198,7 @@ class Trajectory:
     truncated: bool
     stop_reason: str
     initial_observation: str = ""
+    initial_info: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def outcome(self) -> float:

@@ -89,7 +89,8 @@ def arguments(tmp_path_factory):
 
 @pytest.mark.parametrize("method", [name for name in METHODS if method_class(name).stage == "train"])
 def test_it_trains_two_iterations(method, arguments, tmp_path):
-    assert train.main([*arguments, f"method={method}", f"run_dir={tmp_path}/run"]) == 0
+    given = [f"method={method}", *(["distill.teacher=self", "distill.hint=lesson"] if method == "distill" else [])]
+    assert train.main([*arguments, *given, f"run_dir={tmp_path}/run"]) == 0
     one, two = metrics(tmp_path / "run", "train")
     for row in (one, two):
         assert row["grad_norm"] > 0 and row["reward_invalid_action"] > 0

@@ -34,6 +34,7 @@ from roleagent.config.settings import (
     AgentConfig,
     CriticConfig,
     DeepSpeedConfig,
+    DistillConfig,
     EnvConfig,
     Environments,
     EstimatorOptions,
@@ -77,6 +78,7 @@ class Config:
     vllm: VLLMConfig = field(default_factory=VLLMConfig)
     estimator: EstimatorOptions = field(default_factory=EstimatorOptions)
     loss: LossConfig = field(default_factory=LossConfig)
+    distill: DistillConfig = field(default_factory=DistillConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)

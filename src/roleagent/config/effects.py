@@ -20,7 +20,7 @@ _PREDICTIONS = (
 _BY_MODEL = "curriculum.reflection_tokens curriculum.selection_tokens curriculum.candidate_tokens"
 _OF_STATES = "estimator.alpha estimator.similarity_threshold estimator.state_of_failure"
 _OF_RL = (
-    "estimator.* critic.* loss.clip_* loss.kl loss.importance_* loss.aggregation loss.old_logprobs "
+    "estimator.* critic.* distill.* loss.clip_* loss.kl loss.importance_* loss.aggregation loss.old_logprobs "
     "loss.action_mask loss.function loss.prediction_credit loss.imitated_turns optim.lr optim.minibatches "
     "optim.minibatch_turns optim.epochs rollout.num_groups rollout.group_size rollout.dynamic_sampling_rounds "
     "rollout.ahead train.iterations train.until train.shuffle"
@@ -50,6 +50,9 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
         "the program of agent.command writes its own prompts",
     ),
     ("vllm.*", lambda c: c.rollout.backend == "vllm", "rollout.backend is not vllm"),
+    ("distill.*", lambda c: bool(c.distill.teacher), "distill.teacher names no teacher"),
+    ("distill.hint", lambda c: c.distill.teacher == "self", "it belongs to distill.teacher=self"),
+    ("distill.model", lambda c: "://" in c.distill.teacher, "distill.teacher is no server"),
     ("critic.* estimator.gae_*", lambda c: method_class(c.method).critic, "the method has no critic"),
     (
         _OF_STATES,
@@ -116,7 +119,7 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
 
 _OF_TRAINING = (
     "run_dir aiw genenv options.* train.* optim.* loss.* estimator.[!s]* estimator.s[!i]* estimator.similarity_* "
-    "critic.* warmstart.* lora.* search.* deepspeed.* tracking.* curriculum.* simulator.* endpoint.* vllm.* "
+    "distill.* critic.* warmstart.* lora.* search.* deepspeed.* tracking.* curriculum.* simulator.* endpoint.* vllm.* "
     "rollout.num_groups rollout.group_size rollout.temperature rollout.backend rollout.ahead "
     "rollout.dynamic_sampling_rounds rollout.eval_sampled env.train_split"
 )

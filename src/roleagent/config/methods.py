@@ -28,6 +28,7 @@ METHODS = {
     "ppo": "roleagent.learners.methods:PPO",
     "dapo": "roleagent.learners.methods:DAPO",
     "gspo": "roleagent.learners.methods:GSPO",
+    "distill": "roleagent.learners.methods:Distillation",
     "agent_r": "roleagent.learners.agent_r.method:AgentR",
     "eto": "roleagent.learners.agent_r.method:ETO",
     "sft": "roleagent.learners.sft.method:SFT",

@@ -320,6 +320,22 @@ class LossConfig:
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
+class DistillConfig:
+    """A teacher that scores the policy's own tokens (docs/distillation.md)."""
+
+    teacher: PathText = ""  # a run, a Hugging Face folder, the URL of a vLLM server, or self; empty: none
+    model: Text = ""  # of the server; empty: its only one
+    hint: Text = "plan"  # what teacher=self reads in its prompt: plan (of the expert), lesson (the failed episode's),
+    # module:function
+    weight: Amount = 1.0  # of log teacher - log policy in the advantage of each token
+
+    @model_validator(mode="after")
+    def _hint(self) -> DistillConfig:
+        check_name("distill.hint", self.hint, "plan", "lesson")
+        return self
+
+
+@dataclass(frozen=True, config=KNOWN_KEYS)
 class CriticConfig:
     """The value model of PPO, which begins as a copy of the policy."""
 

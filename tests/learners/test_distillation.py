@@ -1,0 +1,138 @@
+"""A teacher scores the policy's own tokens: a model, one behind a server, and the policy with a hint."""
+
+import contextlib
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+import torch
+from programs import TOY_RUN, load, overrides
+from tiny import TASKS, play, qwen, world_of
+
+from roleagent.learners.batch import Batch, segments_of
+from roleagent.learners.distillation import HintedTeacher, ModelTeacher, ServedTeacher, add_teacher, with_note
+from roleagent.learners.engine.engine import Engine
+from roleagent.learners.engine.logprobs import TokenScorer
+from roleagent.segment import ACTION
+
+train = load("train")
+
+
+def batch_of(groups):
+    trajectories = [one for group in groups for one in group.trajectories]
+    rows = [segments_of(one, [0.0] * len(one.turns), index) for index, one in enumerate(trajectories)]
+    segments = [segment for row in rows for segment in row]
+    columns = {"advantages": [s.advantages for s in segments], "sampler": [s.sampler_logprobs for s in segments]}
+    return Batch(segments, columns=columns)
+
+
+class Scores:
+    """A learner as far as a teacher needs one: it scores by the real code."""
+
+    def __init__(self, policy, config, teacher=None):
+        self.policy, self.config, self.teacher = policy, config, teacher
+        self.module, self.device, self.pad_id = TokenScorer(policy.model), policy.device, 0
+        self.engine = self.module
+        self._collate = lambda *given: Engine._collate(self, *given)
+        self.ranks = type("Alone", (), {"max": staticmethod(lambda value: value)})()
+
+    def score(self, segments, temperature, module=None):
+        return Engine.score(self, segments, temperature, module)
+
+
+@pytest.mark.parametrize("style", ["transcript", "window"])
+def test_the_policy_with_a_hint_scores_the_same_replies_behind_other_prompts(style):
+    policy, world = qwen(context=2048), world_of(f"prompt.style={style}", "wia=off")
+    rollout, groups = play(policy, world, TASKS[:2])
+    first = groups[0].trajectories[0]
+    assert with_note(first, rollout, "").turns == first.turns  # nothing else changes the prompts
+    hinted = with_note(first, rollout, "The egg is in the fridge.")
+    assert [turn.completion for turn in hinted.turns] == [turn.completion for turn in first.turns]
+    assert "The egg is in the fridge." in policy.decode(hinted.turns[0].prompt_ids)
+
+    def told(trajectory, group):
+        return "The egg is in the fridge." if group.task.task_id == TASKS[0] else ""
+
+    batch = batch_of(groups)
+    learner = Scores(policy, world.config, HintedTeacher(told))
+    found = add_teacher(learner, rollout, groups, batch)
+    for segment, own, scores, advantages in zip(
+        batch.segments, *(found.columns[name] for name in ("sampler", "teacher", "advantages")), strict=True
+    ):
+        replies = segment.token_kind == ACTION
+        assert np.allclose(advantages, scores - own) and not advantages[~replies].any()
+        # Two episodes of the first task have a hint; of the others nothing is said.
+        assert bool(np.abs(advantages).max() > 1e-4) == (segment.trajectory < 2)
+
+
+@contextlib.contextmanager
+def vllm_of(policy, learner):
+    """The three calls of vLLM's server that a teacher makes, answered by a real model."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+        def answer(self, body):
+            content = json.dumps(body).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def do_GET(self):
+            self.answer({"object": "list", "data": [{"id": "teacher", "object": "model"}]})
+
+        def do_POST(self):
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path == "/tokenize":
+                return self.answer({"tokens": policy.encode(asked["prompt"])})
+            ids = asked["prompt"]
+            logits = policy.model(torch.tensor([ids])).logits[0].log_softmax(-1)
+            known = [{str(token): {"logprob": float(row[token])}} for token, row in zip(ids[1:], logits, strict=False)]
+            choice = {"index": 0, "text": "", "finish_reason": "length", "prompt_logprobs": [None, *known]}
+            self.answer({"id": "1", "object": "text_completion", "created": 0, "model": "m", "choices": [choice]})
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_server_says_of_the_tokens_what_the_model_says():
+    world = world_of("wia=off")
+    student, teacher = qwen(context=2048), qwen(context=2048, seed=1)
+    rollout, groups = play(student, world, TASKS[:1])
+    batch, learner = batch_of(groups), Scores(student, world.config)
+    here = ModelTeacher(teacher).score(learner, rollout, groups, batch)
+    with torch.no_grad(), vllm_of(teacher, learner) as url:
+        served = ServedTeacher(url)
+        assert served.encode("take the egg") == student.encode("take the egg")
+        there = served.score(learner, rollout, groups, batch)
+    for segment, own, other in zip(batch.segments, here, there, strict=True):
+        replies = segment.token_kind == ACTION
+        assert np.allclose(own[replies], other[replies], atol=1e-4)
+
+
+def options(tmp_path, name, *more):
+    given = [*overrides(TOY_RUN), "wia=off", "aiw=off", "loss.kl=0", f"run_dir={tmp_path}/{name}", *more]
+    return [text for text in given if not text.startswith("rollout.prediction")]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("method=distill",), "set distill.teacher"),
+        (("method=grpo", "distill.teacher=nowhere"), "nowhere"),
+    ],
+)
+def test_a_teacher_that_cannot_be_is_one_line(tmp_path, capsys, given, words):
+    assert train.main(options(tmp_path, "run", *given)) == 2
+    assert words in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
