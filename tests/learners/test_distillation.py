@@ -34,7 +34,7 @@ class Scores:
     def __init__(self, policy, config, teacher=None):
         self.policy, self.config, self.teacher = policy, config, teacher
         self.module, self.device, self.pad_id = TokenScorer(policy.model), policy.device, 0
-        self.engine = self.module
+        self.engine, self.flop, self._flop_of_token = self.module, 0.0, (0, 0)
         self._collate = lambda *given: Engine._collate(self, *given)
         self.ranks = type("Alone", (), {"max": staticmethod(lambda value: value)})()
 
