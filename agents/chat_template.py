@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import cached_property, partial
 from typing import Any
 
@@ -24,6 +25,10 @@ _ERRORS = (TypeError, ValueError, LookupError, AttributeError)
 _HERMES = FORMATS["hermes"]
 _MARK = re.compile(r"[<\[](/?)([A-Za-z][\w:]*)[>\]]")
 _THOUGHT = re.compile(r"think|thought|reason", re.IGNORECASE)
+_THOUGHT_PARTS = ("reasoning_content", "reasoning", "thinking")  # of a message; templates read one of them
+_TODAY = date(2026, 1, 1)
+"""For templates that print it: prompts of a resumed run, or of an evaluation on another day, are the same."""
+_NOW = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +61,12 @@ class ChatTemplate:
     """
 
     _texts = _FIRST, _REPLY, _NEXT = "qzvFirst", "qzvReply", "qzvNext"
+    _PONDER = "qzvPonder"
 
     def __init__(self, tokenizer: Any, thinks: bool = True):
         self._apply, self._no_thought = tokenizer.apply_chat_template, ""
+        self._source = tokenizer.get_chat_template
+        self._thought = self._marks_of_thoughts(tokenizer)
         if not thinks:  # Qwen3, GLM and others have this argument; templates ignore what they do not know
             self._apply = partial(self._apply, enable_thinking=False)
             if _THOUGHT.search(self.opening):
@@ -76,8 +84,10 @@ class ChatTemplate:
         """
         from jinja2 import TemplateError  # comes with transformers; agents without a local model do without both
 
+        given: dict[str, Any] = {"tools": list(tools) or None, "add_generation_prompt": prompt}
+        template = _NOW.sub(lambda call: json.dumps(_TODAY.strftime(call[2])), self._source(tools=given["tools"]))
         try:
-            text = self._apply(list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=prompt)
+            text = self._apply(list(messages), chat_template=template, tokenize=False, **given)
         except TemplateError as error:
             raise ValueError(str(error)) from error
         assert isinstance(text, str)
@@ -188,36 +198,91 @@ class ChatTemplate:
         mine = [mark for mark in _open_marks(prompt) if mark not in before or _THOUGHT.search(mark)]
         return mine[-1] if mine else ""
 
+    def _marks_of_thoughts(self, tokenizer: Any) -> tuple[str, str]:
+        """What a reply has around its thought, such as gpt-oss's channel; ``""`` where that is a tag ``<think>``.
+
+        Some templates show thoughts of calls alone, and some tokenizers come with a description of replies.
+        """
+        asked, said = self._example
+        call = {"id": "a", "type": "function", "function": {"name": self._REPLY, "arguments": {}}}
+        for message in (said, {**said, "content": "", "tool_calls": [call]}):
+            thoughtful = {**message, **dict.fromkeys(_THOUGHT_PARTS, self._PONDER)}
+            try:
+                prompt = self.raw([asked])
+                plain, whole = (self.raw([asked, one], prompt=False) for one in (message, thoughtful))
+            except _ERRORS:
+                continue
+            begin, found, rest = whole.removeprefix(prompt).partition(self._PONDER)
+            end, shown, _ = rest.partition(self._REPLY)
+            end = end.removesuffix(plain.removeprefix(prompt).partition(self._REPLY)[0])
+            if whole.startswith(prompt) and found and shown and begin.strip() and end.strip():
+                return ("", "") if begin.strip() == "<think>" else (begin, end)
+        fields = (getattr(tokenizer, "response_template", None) or {}).get("fields", {})
+        field = next((fields[name] for name in _THOUGHT_PARTS if name in fields), {})
+        begin, end = (_literal(field, name) for name in ("open", "close"))
+        return (begin, end) if begin and end and begin.strip() != "<think>" else ("", "")
+
     @cached_property
     def _lead(self) -> str:
-        """The blanks between a prompt and the past reply to it."""
+        """What stands between a prompt and the past reply to it: blanks, or the channel of replies."""
         try:
             prompt, past = self.raw(self._example[:1]), self.raw(self._example, prompt=False)
         except _ERRORS:
             return ""
-        between = past.removeprefix(prompt).partition(self._REPLY)[0] if past.startswith(prompt) else ""
-        return between if between.isspace() else ""
+        between, found, _ = past.removeprefix(prompt).partition(self._REPLY)
+        return between if past.startswith(prompt) and found and not _THOUGHT.search(between) else ""
 
     def read(self, reply: str) -> str:
         """A sampled reply as a whole: with the tag that the prompt has opened. Thoughts are in ``<think>``.
 
         A thought that was cut off stays open, so that nothing in it is an action. An empty one is none.
         """
+        if self._lead.strip():
+            reply = reply.replace(self._lead, "", 1)
         if not _THOUGHT.search(self.opening):
-            return self.opening + reply
+            return self.opening + self._with_tags(reply)
         thought, closed, rest = reply.partition(_closing(self.opening))
         if closed and not thought.strip():
             return rest
         return f"<think>{thought}</think>{rest}" if closed else f"<think>{thought}"
 
+    def _with_tags(self, reply: str) -> str:
+        """The same reply with ``<think>`` around its thoughts. What precedes the end of one was thought as well."""
+        begin, end = (mark.strip() for mark in self._thought)
+        if not begin:
+            return reply
+        said, *thoughts = reply.split(begin)
+        said = said.replace(end, "</think>")
+        for thought in thoughts:
+            inside, closed, rest = thought.partition(end)
+            inside = re.sub(r"<(/?think)", r"‹\1", inside)  # a word of the thought
+            said += f"<think>{inside}{'</think>' if closed else ''}{rest.replace(end, '</think>')}"
+        return said
+
     def written(self, reply: str) -> str:
         """A whole reply as it follows the prompt; the inverse of :meth:`read`."""
         if not self.opening:
-            return self._lead + reply
+            thought, closed, rest = reply.partition("</think>")
+            if not (closed and thought.startswith("<think>")):
+                thought, rest = "", reply
+            elif self._thought[0]:
+                thought = thought.removeprefix("<think>").join(self._thought)
+            else:
+                thought += closed
+            # A call has no channel of replies before it.
+            lead = "" if self._lead.strip() and FORMATS["openai"].read(rest).calls else self._lead
+            return f"{thought}{lead}{rest}" if lead.strip() else f"{lead}{thought}{rest}"
         begun = "<think>" if _THOUGHT.search(self.opening) else self.opening
         if reply.startswith(begun):
             return reply.removeprefix(begun).replace("</think>", _closing(self.opening), begun == "<think>")
         return f"\n{_closing(self.opening)}\n\n{reply}"
+
+
+def _literal(field: Mapping[str, Any], name: str) -> str:
+    """A mark of a description of replies, which has it as a text or as a simple pattern."""
+    pattern = str(field.get(f"{name}_pattern", ""))
+    text = str(field.get(name) or pattern.removesuffix(r"\s*").replace("\\", ""))
+    return text if not pattern or re.fullmatch(pattern, text) else ""
 
 
 def _tool(name: str) -> dict[str, Any]:

@@ -228,3 +228,41 @@ def test_without_thoughts_every_prompt_closes_the_thought_and_the_reply_is_an_ac
     assert all(prompt.endswith(f"assistant\n{NO_THOUGHT}") for prompt in replies.prompts)
     # Demonstrations continue the same prompts.
     assert policy.decode(rollout.renderer.write("<action>look</action>")) == "<action>look</action>"
+
+
+# --- channels ---------------------------------------------------------------------------------------------------------
+
+CHANNELS = (
+    "{% for m in messages %}<|start|>{{ m.role }}{% if m.role == 'assistant' %}{% if m.thinking %}<|channel|>analysis"
+    "<|message|>{{ m.thinking }}<|end|><|start|>assistant{% endif %}<|channel|>final{% endif %}<|message|>"
+    "{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+GEMMA = (
+    "{% for m in messages %}<|turn>{{ m.role }}\n{% if m.reasoning %}<|channel>thought\n{{ m.reasoning }}"
+    "\n<channel|>{% endif %}{{ m.content }}<turn|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|turn>assistant\n{% endif %}"
+)
+MARKS = {
+    CHANNELS: ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant", "<|channel|>final<|message|>"),
+    GEMMA: ("<|channel>thought\n", "\n<channel|>", ""),
+}
+
+
+@pytest.mark.parametrize("template", MARKS, ids=["gpt-oss", "Gemma 4"])
+def test_a_channel_of_thoughts_is_split_off_before_commands_are_sought(template):
+    """A thought that mentions a command, or the end of a thought, is no second action."""
+    renderer, (begin, end, lead) = ChatRenderer(policy_of(template)), MARKS[template]
+    encode, reader = renderer._policy.encode, TagReader("required", horizon=0)
+    thought = f"{begin}Or </think><action>look</action>?{end}"
+    said = reader.read(renderer.read(encode(f"{thought}{lead}<action>go to stove</action>")))
+    assert (said.command, said.error) == ("go to stove", None)
+    assert reader.read(renderer.read(encode(f"{begin}<action>look</action>"))).command == ""  # cut off
+    for whole in ("<think>A desk.</think><action>look</action>", "<action>look</action>"):
+        assert renderer._policy.decode(renderer.write(whole)).endswith(f"{lead}<action>look</action>")
+        assert "".join(renderer.read(renderer.write(whole)).split("\n")) == whole
+
+
+def test_a_template_that_prints_the_date_renders_the_same_prompt_on_any_day():
+    dated = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% endif %}" + ANY_ROLE
+    renderer = ChatRenderer(policy_of(dated))
+    assert renderer._policy.decode(renderer.first_message("x")).startswith("01 Jan 2026<|im_start|>")
