@@ -5,7 +5,7 @@ import os
 import shutil
 
 import pytest
-from programs import load
+from programs import load, run
 
 from roleagent.cli import main as roleagent
 from roleagent.config import ConfigError
@@ -20,7 +20,8 @@ def test_a_fork_without_a_change_ends_in_the_bits_of_the_run(finished, tmp_path)
     whole = finished[0]
     fork(whole, 1, [], tmp_path / "fork")
     assert not (tmp_path / "fork" / "after.json").exists()
-    assert train.main(["--resume", str(tmp_path / "fork")]) == 0
+    status, _, err = run("train", "--resume", tmp_path / "fork")  # as the run itself: with as many threads
+    assert status == 0, err
     rest = [line for line in differences(whole, tmp_path / "fork") if "in one of them only" not in line]
     assert rest == []
     last = json.loads((tmp_path / "fork" / "metrics.jsonl").read_text().splitlines()[-1])
@@ -52,6 +53,7 @@ def test_a_mechanism_can_begin_in_a_fork(finished, tmp_path):
 
 @pytest.mark.slow
 def test_the_command_trains_the_arms_and_reports_their_difference(finished, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as the run itself
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), os.getcwd()])))
     whole, out = finished[0], tmp_path / "forks"
     command = ["fork", str(whole), "--at", "2", "optim.lr=0", "--repeats", "2", "--jobs", "1", "--out", str(out)]
