@@ -138,8 +138,8 @@ class ServedTeacher:
             found = self._client.completions.create(
                 model=self._model, prompt=token_ids, max_tokens=1, extra_body={"prompt_logprobs": 0}
             )
-            told: Any = found.choices[0].model_extra["prompt_logprobs"]  # type: ignore[index]
-            values = [one[str(token)]["logprob"] for token, one in zip(token_ids[1:], told[1:], strict=True)]
+            scores: Any = found.choices[0].model_extra["prompt_logprobs"]  # type: ignore[index]
+            values = [one[str(token)]["logprob"] for token, one in zip(token_ids[1:], scores[1:], strict=True)]
             return np.array([np.nan, *values])  # the first token has no probability
 
         return self._asked(ask)

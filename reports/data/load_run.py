@@ -71,22 +71,22 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
     reader = TrajectoryReader(run)
     grown = _growth(run, tree, notes)
     revisions = _revisions(run, notes)
-    told = without_secrets(flat(tree))
+    written = without_secrets(flat(tree))
     counters = result.get("counters") if not state else state.get("counters")
     return {
         "kind": "training",
         "name": run.resolve().name,
         "path": str(run.resolve()),
         "method": config.method if config else str(tree.get("method", "")),
-        "env_id": config.environment if config else str(told.get("env.id", "")),
+        "env_id": config.environment if config else str(written.get("env.id", "")),
         "seed": int(number(tree.get("seed")) or 0),
         "state": _state(working, tree, trained, state, measured, bool(result), longer),
         "steps": _steps(tree, continued, revisions),
         "seconds": _seconds(trained, state),
         "imitation_seconds": number(state.get("seconds" if state.get("stage") == "warmstart" else "imitation_seconds"))
         or 0.0,
-        "config": {name: _shown(value) for name, value in told.items()},
-        "differing": _differing(config, told),
+        "config": {name: _shown(value) for name, value in written.items()},
+        "differing": _differing(config, written),
         "warmstart": curve(warmstart, names_in(warmstart)),
         "training": curve(continued, [name for name in names_in(continued) if not name.startswith(_BY_TYPE)]),
         "success_by_type": curve(trained, names_in(trained), _BY_TYPE),
@@ -157,7 +157,7 @@ def _checked(tree: Mapping[str, Any], notes: list[str]) -> Config | None:
         return None
 
 
-def _differing(config: Config | None, told: Mapping[str, Any]) -> list[str]:
+def _differing(config: Config | None, written: Mapping[str, Any]) -> list[str]:
     """Options that differ from the defaults of the run's method."""
     if config is None:
         return []
@@ -166,7 +166,7 @@ def _differing(config: Config | None, told: Mapping[str, Any]) -> list[str]:
     default, own = flat(to_dict(from_dict({"method": config.method}, imports=False))), flat(to_dict(config))
     names = [name for name in own if own[name] != default.get(name) and name != "run_dir"]
     return [
-        name for name in ["method", *names] if name in told and (name != "method" or config.method != Config.method)
+        name for name in ["method", *names] if name in written and (name != "method" or config.method != Config.method)
     ]
 
 

@@ -52,11 +52,11 @@ def test_the_policy_with_a_hint_scores_the_same_replies_behind_other_prompts(sty
     assert [turn.completion for turn in hinted.turns] == [turn.completion for turn in first.turns]
     assert "The egg is in the fridge." in policy.decode(hinted.turns[0].prompt_ids)
 
-    def told(trajectory, group):
+    def hint(trajectory, group):
         return "The egg is in the fridge." if group.task.task_id == TASKS[0] else ""
 
     batch = batch_of(groups)
-    learner = Scores(policy, world.config, HintedTeacher(told))
+    learner = Scores(policy, world.config, HintedTeacher(hint))
     found = add_teacher(learner, rollout, groups, batch)
     for segment, own, scores, advantages in zip(
         batch.segments, *(found.columns[name] for name in ("sampler", "teacher", "advantages")), strict=True

@@ -29,7 +29,7 @@ FORKED_RUN = "forked run"
 """The run whose checkpoints are forked."""
 
 UNCHANGED = "unchanged"
-"""The arm of forks that goes on as the run did."""
+"""The arm of forks that continues as the run did."""
 
 SUCCESS = "success"
 """The measure that every environment has."""
