@@ -61,7 +61,8 @@ def agent_of(world: EnvSplit) -> ChatAgent:
 
 def loop(url: str, world: EnvSplit, task_ids: tuple[str, ...]) -> int:
     """One question after the other; returns the number of answers."""
-    config, agent = world.config, agent_of(world)
+    config: Any = world.config  # of one environment
+    agent = agent_of(world)
     pool, answers = EnvPool(partial(make_wrapped, config, config.env.eval_split, 0)), 0
     for task_id in task_ids:
         coroutine = agent.play(Episode(pool, 0, task_id))

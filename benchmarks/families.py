@@ -25,7 +25,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -177,10 +176,10 @@ def main() -> int:
     options = parser.parse_args()
     rows, context = [], multiprocessing.get_context("spawn")
     # A process for each family: a run's models are freed, and no family depends on what another left behind.
-    with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
-        for row in pool.map(measure, options.families or FAMILIES, repeat(options.lora)):
-            rows.append(row)
-            print(json.dumps(row), file=sys.stderr, flush=True)
+    for family in options.families or FAMILIES:
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            rows.append(pool.submit(measure, family, options.lora).result())
+        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     show(rows, options.markdown)
     whole = [row["family"] for row in rows if row.get("exported") is True]
     failed = {row["family"]: row for row in rows if row["family"] not in whole}

@@ -64,9 +64,9 @@ def open_simulator(run: Run, split: EnvSplit) -> SimulatorTraining:
     return simulator
 
 
-def play(run: Run, split: EnvSplit, simulator: SimulatorTraining, updates: int) -> dict[str, float]:
+def play(run: Run, split: Any, simulator: SimulatorTraining, updates: int) -> dict[str, float]:
     """Updates the simulator against the agent that stands still; returns the figures."""
-    env = gymnasium.make(run.config.env.id, generated_tasks=True)
+    env = gymnasium.make(split.config.env.id, generated_tasks=True)
     sampler = generated_sampler(
         run, split, UniformSampler(split.task_split, run.stream("sampler")), run.stream, simulator.simulator
     )
@@ -122,7 +122,7 @@ def measure(weights: str, updates: int, seed: int, options: Sequence[str]) -> di
     given.append(f"train.iterations={updates}")
     with tempfile.TemporaryDirectory() as folder, Display(f"simulator.weights={weights}", quiet=True) as display:
         config = load(ROOT / "configs" / "toy.yaml", [*OPTIONS, *given, *options, f"run_dir={folder}/run"])
-        split = EnvSplit.open(config, config.env.train_split)
+        split = EnvSplit.training(config)
         with open_run(config, split, display, resume=False) as run:
             return play(run, split, open_simulator(run, split), updates)
 

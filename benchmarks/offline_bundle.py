@@ -19,7 +19,7 @@ import sys
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 UNITS = {"K": 10**3, "M": 10**6, "G": 10**9}
 LIST = "list.json"
@@ -68,7 +68,7 @@ class Pieces:
 def pack(folder: Path, size: int, paths: list[Path], requirements: Path | None) -> None:
     """Writes the pieces and their list."""
     folder.mkdir(parents=True)  # never beside the pieces of another bundle
-    pieces = Pieces(folder, size)
+    pieces: Any = Pieces(folder, size)
     with tempfile.TemporaryDirectory() as scratch, tarfile.open(fileobj=pieces, mode="w|xz") as archive:
         if requirements is not None:
             command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", scratch]
@@ -136,7 +136,8 @@ def unpack(folder: Path, target: Path) -> int:
         print(f"offline_bundle: packed for Python {known['python']}, and this is {here}", file=sys.stderr)
         return 2
     target.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=Joined([folder / name for name in known["pieces"]]), mode="r|xz") as archive:
+    joined: Any = Joined([folder / name for name in known["pieces"]])
+    with tarfile.open(fileobj=joined, mode="r|xz") as archive:
         archive.extractall(target, filter="data")
     if known["python"]:
         wheels = sorted(map(str, (target / WHEELS).glob("*.whl")))

@@ -105,7 +105,7 @@ class Led(gymnasium.Wrapper):
 class Method:
     """One method with its own policy, learner and environments."""
 
-    def __init__(self, config: Config, ranks: Ranks, display: Display):
+    def __init__(self, config: Any, ranks: Ranks, display: Display):
         self.run = Run(config, ranks, display, resume=False)
         world = EnvSplit.open(config, config.env.train_split)
         # For the tokenizer; the expert needs its time even where the episodes that are measured are short.

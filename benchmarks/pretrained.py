@@ -88,7 +88,7 @@ class Side:
 
 def pythons(options: argparse.Namespace) -> dict[str, str]:
     """The sides that can sample here, each with the Python that runs it. What is left out is printed."""
-    found = dict.fromkeys(("ours", "general", "generate"), sys.executable)
+    found: dict[str, str] = dict.fromkeys(("ours", "general", "generate"), sys.executable)
     if options.vllm_python or importlib.util.find_spec("vllm"):
         found["vllm"] = str(options.vllm_python or sys.executable)
     else:

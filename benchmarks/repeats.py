@@ -52,7 +52,7 @@ def segment(prompt: Sequence[int], reply: Sequence[int], logprobs: Sequence[floa
     """A prompt and its reply as a training sequence."""
     kinds = [CONTEXT] * len(prompt) + [ACTION] * len(reply)
     known = [0.0] * len(prompt) + list(logprobs or [0.0] * len(reply))
-    return Segment([*prompt, *reply], kinds, known, [0.0] * len(kinds))
+    return Segment(np.array([*prompt, *reply]), np.array(kinds), np.array(known), np.zeros(len(kinds)))
 
 
 def texts(policy: HFPolicy, count: int, rng: np.random.Generator) -> list[list[int]]:
@@ -65,7 +65,7 @@ def texts(policy: HFPolicy, count: int, rng: np.random.Generator) -> list[list[i
 
 def update(policy: HFPolicy, times: int, rng: np.random.Generator) -> dict[str, Any]:
     """Loss and gradient of one batch again and again."""
-    batch = [segment(text, rng.integers(len(policy.tokenizer), size=REPLY)) for text in texts(policy, 4, rng)]
+    batch = [segment(text, rng.integers(len(policy.tokenizer), size=REPLY).tolist()) for text in texts(policy, 4, rng)]
     scorer = TokenScorer(policy.model.train())
     first: torch.Tensor | None = None
     different, largest = 0, 0.0

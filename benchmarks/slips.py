@@ -80,7 +80,8 @@ class Player:
         config = read_config(run)
         config = replace(config, revision=replace(config.revision, form="note"))  # for policies without signals, too
         self.policy: HFPolicy = Checkpoints.policy(checkpoint, torch.Generator(), config.policy)
-        self.split = EnvSplit.open(config, config.env.eval_split, tasks)
+        env: Any = config.env  # one
+        self.split = EnvSplit.open(config, env.eval_split, tasks)
 
     def slipping(self, rate: float, temperature: float) -> list[bool]:
         """Whether each task is won."""

@@ -110,7 +110,7 @@ class Ours(Forced, HFPolicy):
 class General(Ours):
     """The local policy on the general road, which models take that cannot take the fast one."""
 
-    road = Road(own_cache.Means(), reason="asked for")
+    road = Road(own_cache.Means(), reason="asked for")  # pyright: ignore[reportAssignmentType] - in place of a cached one
 
 
 class _Given(LogitsProcessor):

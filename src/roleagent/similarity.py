@@ -67,7 +67,7 @@ def similarity_of(name: str) -> Similarity:
     function = SIMILARITIES[name] if name in SIMILARITIES else load_object(name)
     if not callable(function):
         raise ConfigError(f"estimator.similarity={name} is no function of two texts")
-    return function
+    return function  # pyright: ignore[reportReturnType] - what it returns is seen when it is called
 
 
 def group_states(

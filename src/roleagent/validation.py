@@ -190,7 +190,7 @@ def _path(loc: tuple[int | str, ...], value: Any) -> list[str]:
         inside = isinstance(value, Mapping) and part in value
         if inside or (isinstance(value, list | tuple) and isinstance(part, int)):
             names.append(str(part))
-            value = value[part]
+            value = value[part]  # pyright: ignore[reportCallIssue, reportArgumentType] - the type of an index is checked
     return names
 
 

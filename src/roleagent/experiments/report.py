@@ -463,7 +463,7 @@ def _written_tasks(arms: Sequence[ArmRuns]) -> Iterator[str]:
     if not found:
         return
 
-    def by_seed(rows: Mapping[int, Mapping[str, float]], name: str, form: Callable[[float], str]) -> str:
+    def by_seed(rows: Mapping[Any, Mapping[str, float]], name: str, form: Callable[[float], str]) -> str:
         values = {seed: row[name] for seed, row in rows.items() if name in row}
         if not values:
             return "–"
