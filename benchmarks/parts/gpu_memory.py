@@ -109,7 +109,7 @@ def peak_memory(config: Config, size: Size, gpus: int, card: float = CARD) -> di
     elif config.vllm.url:
         sampler = 0.0
     elif cache := config.vllm.extra.get("kv_cache_memory_bytes"):
-        sampler = whole + cache + GRAPHS
+        sampler = max(1, config.vllm.engines) * (whole + cache + GRAPHS)
     else:
         sampler = config.vllm.memory * card * GIB
     awake = 0.0 if config.vllm.sleep or config.rollout.backend == "local" else sampler

@@ -282,8 +282,13 @@ def check_learning(config: Config) -> None:
 def _check_ahead(config: Config) -> None:
     """Refuses ``rollout.ahead`` where nothing samples beside the learner, or nothing corrects for older weights."""
     rollout, loss = config.rollout, config.loss
-    if rollout.backend == "local" or (rollout.backend == "vllm" and not config.vllm.url):
-        raise ConfigError("rollout.ahead=1 samples during the update, so it needs a server: set vllm.url")
+    vllm = config.vllm
+    if rollout.backend == "local" or (rollout.backend == "vllm" and not (vllm.url or vllm.engines)):
+        raise ConfigError(
+            "rollout.ahead=1 samples during the update, so it needs another process: set vllm.engines or vllm.url"
+        )
+    if rollout.backend == "vllm" and vllm.engines and vllm.sleep:
+        raise ConfigError("rollout.ahead=1 samples during the update, when vllm.engines sleep: set vllm.sleep=off")
     if rollout.dynamic_sampling_rounds:
         raise ConfigError(
             "rollout.dynamic_sampling_rounds plays further groups before the update, and rollout.ahead=1 those of the "

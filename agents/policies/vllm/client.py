@@ -7,11 +7,9 @@ import shlex
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 from functools import partial
-from queue import SimpleQueue
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,7 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from roleagent.agents.policies.hf import HFPolicy, PolicyError, reason_of
-from roleagent.agents.policies.vllm.requests import PROTOCOL, SampleRequest, model_shape
+from roleagent.agents.policies.vllm.pool import Answers, LostError, Part, Pool
+from roleagent.agents.policies.vllm.requests import PROTOCOL, model_shape
 from roleagent.agents.policies.vllm.sync import (
     PATIENCE,
     TIMEOUT,
@@ -47,26 +46,23 @@ _KEEPALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
 ]
 
 
-class LostError(PolicyError):
-    """A server does not answer, or has no weights: another one may."""
-
-
 class Server:
-    """One server, and the way on which weights go to its workers.
+    """One server, and the way on which weights go to its workers; a member of the pool.
 
     Args:
         url: its address.
         device: of the learner.
 
     Attributes:
-        load: requests that are under way.
-        lost: why it is left out; None: it takes requests.
         channel: the way for weights, once it is open.
         bare: whether it lacks the weights beside the adapter.
     """
 
+    kind = "server"
+
     def __init__(self, url: str, device: torch.device):
         self.url, self._device = url.rstrip("/"), device
+        self.name = self.url
         limits = httpx2.Limits(max_connections=_CONNECTIONS)
         transport = httpx2.HTTPTransport(trust_env=False, limits=limits, socket_options=_KEEPALIVE)
         self._client = httpx2.Client(trust_env=False, transport=transport)
@@ -136,6 +132,23 @@ class Server:
         threading.Thread(target=call, name=f"vllm{path}", daemon=True).start()
         return found
 
+    def sample(self, part: Part, answers: Answers) -> None:
+        """Asks from a thread. Threads are daemons: a run that ends in an error does not wait for what it asked."""
+
+        def call() -> None:
+            replies, failure = [], None
+            body = {"requests": [one.body() for one in part.requests], "temperature": part.temperature}
+            try:
+                found = self.ask("POST", "/generate", **body)["answers"]
+                replies = [Completion(tuple(ids), tuple(logprobs), reason) for ids, logprobs, reason in found]
+            except PolicyError as error:
+                failure = error
+            except Exception as error:
+                failure = PolicyError(f"{self.url}: {reason_of(error)}")
+            answers.put((part, self, replies, failure))
+
+        threading.Thread(target=call, name=f"vllm-{part.key}", daemon=True).start()
+
     def ask(self, method: str, path: str, patience: httpx2.Timeout = _LONGEST, **body: Any) -> Any:
         """The answer to a call.
 
@@ -161,25 +174,10 @@ class Server:
             raise PolicyError(f"what answers at {self.url} is no vLLM server of RoleAgent's") from error
 
 
-@dataclass(slots=True)
-class _Asked:
-    """What was submitted together, and its answers so far."""
-
-    requests: Sequence[SampleRequest]
-    temperature: float
-    answers: dict[int, Completion]
-
-
-_Answers = SimpleQueue[tuple[int, list[int], Server, list[Any], PolicyError | None]]
-
-
-class ServerPool:
+class ServerPool(Pool[Server]):
     """An engine of :class:`~roleagent.agents.policies.vllm.policy.VLLMPolicy` on one or more servers.
 
-    A request goes to the server with the fewest requests per accelerator, and the next one of the same episode to the
-    same server, which remembers the episode so far. A server that fails is left out, and what it was asked goes to
-    another one: the reply is the same, since a request holds the whole prompt and its seed. It takes part again from
-    the next transfer of weights at which it answers.
+    A server that fails is left out. It takes part again from the next transfer of weights at which it answers.
 
     Args:
         config: the run's configuration (sections ``vllm``, ``lora``).
@@ -191,92 +189,21 @@ class ServerPool:
 
     def __init__(self, config: Config, policy: HFPolicy):
         self._config, self._policy = config, policy
-        self._servers = [Server(url, policy.device) for url in config.vllm.url]
+        servers = [Server(url, policy.device) for url in config.vllm.url]
         known: dict[Any, str] = {}
-        for server in self._servers:
+        for server in servers:
             server.connect(config, policy)
             if (same := known.setdefault(server.instance, server.url)) != server.url:
                 raise PolicyError(f"vllm.url names one server twice: {same} and {server.url}")
         self._rank, self._ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        self._first = self._rank % len(self._servers)
-        self._reset()
+        # Each rank knows its own requests alone: ranks begin with different servers.
+        super().__init__(servers, first=self._rank)
 
-    def _reset(self) -> None:
-        self._answers: _Answers = SimpleQueue()
-        self._asked: dict[int, _Asked] = {}
-        self._home: dict[tuple[int, int], Server] = {}  # of the requests of a key, by their place
-        for server in self._servers:
-            server.load = 0
-
-    # --- sampling ---------------------------------------------------------------------------------------------------
-
-    def submit(self, key: int, requests: Sequence[SampleRequest], temperature: float) -> None:
-        """Begins to sample one answer per request.
-
-        Raises:
-            PolicyError: all servers are left out.
-        """
-        self._asked[key] = _Asked(requests, temperature, {})
-        self._deal(key, range(len(requests)))
-
-    def _deal(self, key: int, places: Iterable[int]) -> None:
-        parts: dict[str, tuple[Server, list[int]]] = {}
-        for place in places:
-            server = self._home.get((key, place))
-            if server is None or server.lost:
-                self._raise_if_none_is_left()
-                # Each rank knows its own requests alone: ranks begin with different servers.
-                turned = self._servers[self._first :] + self._servers[: self._first]
-                there = [one for one in turned if not one.lost]
-                server = self._home[key, place] = min(there, key=lambda one: one.load / one.size)
-            server.load += 1
-            parts.setdefault(server.url, (server, []))[1].append(place)
-        asked = self._asked[key]
-        for server, part in parts.values():
-            body = {"requests": [asked.requests[place].body() for place in part], "temperature": asked.temperature}
-            arguments = key, part, server, body, self._answers
-            # Daemons: a run that ends in an error does not wait for what it asked.
-            threading.Thread(target=self._sample, args=arguments, name=f"vllm-{key}", daemon=True).start()
-
-    def _sample(self, key: int, part: list[int], server: Server, body: Mapping[str, Any], answers: _Answers) -> None:
-        try:
-            answers.put((key, part, server, server.ask("POST", "/generate", **body)["answers"], None))
-        except Exception as error:
-            found = error if isinstance(error, PolicyError) else PolicyError(f"{server.url}: {reason_of(error)}")
-            answers.put((key, part, server, [], found))
-
-    def wait(self) -> list[tuple[int, list[Completion]]]:
-        """Waits until requests are answered that were submitted together.
-
-        Raises:
-            PolicyError: all servers are left out, or one refuses a request.
-        """
-        while True:
-            key, part, server, answers, error = self._answers.get()
-            server.load -= len(part)
-            if isinstance(error, LostError):
-                self._leave_out(server, error)
-                self._deal(key, part)
-                continue
-            if error is not None:
-                raise error
-            asked = self._asked[key]
-            for place, (ids, logprobs, reason) in zip(part, answers, strict=True):
-                asked.answers[place] = Completion(tuple(ids), tuple(logprobs), reason)
-            if len(asked.answers) == len(asked.requests):
-                del self._asked[key]
-                return [(key, [asked.answers[place] for place in range(len(asked.requests))])]
-
-    def cancel(self) -> None:
-        """Forgets what was submitted."""
-        self._reset()
-
-    def _leave_out(self, server: Server, error: PolicyError) -> None:
-        if server.lost is None and len(self._servers) > 1:
-            print(f"a vLLM server is left out until it answers at a transfer of weights: {error}", file=sys.stderr)
-        if server.channel is not None:
-            server.channel.abort()
-        server.lost, server.channel = error, None
+    def _leave_out(self, member: Server, error: PolicyError) -> None:
+        super()._leave_out(member, error)
+        if member.channel is not None:
+            member.channel.abort()
+        member.channel = None
 
     # --- weights ----------------------------------------------------------------------------------------------------
 
@@ -284,14 +211,14 @@ class ServerPool:
         """Looks which servers there are; returns whether one lacks the weights beside the adapter."""
         if self._ranks > 1:  # sampling has ended; what one rank has lost may have restarted without weights
             lost: list[Any] = [None] * self._ranks
-            dist.all_gather_object(lost, [str(server.lost or "") for server in self._servers])
-            for server, *reasons in zip(self._servers, *lost, strict=True):
+            dist.all_gather_object(lost, [str(server.lost or "") for server in self._members])
+            for server, *reasons in zip(self._members, *lost, strict=True):
                 if self._rank == 0 and server.lost is None and any(reasons):
                     self._leave_out(server, PolicyError(max(reasons)))
         self._reset()
 
         def look() -> None:
-            for server in self._servers:
+            for server in self._members:
                 if server.lost:
                     try:
                         server.connect(self._config, self._policy)
@@ -302,7 +229,7 @@ class ServerPool:
                         print(f"the vLLM server at {server.url} takes part again", file=sys.stderr)
 
         self._on_first_rank(look, lambda: None)
-        return any(server.bare for server in self._servers if not server.lost)
+        return any(server.bare for server in self._members if not server.lost)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Sends the weights; every rank must call it, and gathers what only the first one sends.
@@ -311,7 +238,7 @@ class ServerPool:
             PolicyError: they reached no server.
         """
         self._send(weights, {})
-        for server in self._servers:
+        for server in self._members:
             server.bare = False
 
     def load_adapter(self, adapter: Iterable[tuple[str, Tensor]], rank: int, alpha: float) -> None:
@@ -329,13 +256,13 @@ class ServerPool:
                 pass
 
         def send() -> None:
-            for server in self._servers:
+            for server in self._members:
                 if not server.lost and server.channel is None:
                     try:
                         server.channel = server.open()
                     except PolicyError as error:
                         self._leave_out(server, error)
-            there = [server for server in self._servers if not server.lost]
+            there = [server for server in self._members if not server.lost]
             theirs = {server: server.begin("/weights", **fields) for server in there}
             polls = {server: partial(_answered, ours, 0.0) for server, ours in theirs.items()}
             channels = {server: (server.channel, polls[server]) for server in there if server.channel}
@@ -352,8 +279,8 @@ class ServerPool:
                 except PolicyError as error:
                     self._leave_out(server, error)
             drain()
-            if any(server.lost for server in self._servers) and len(self._servers) > 1:
-                missing = ", ".join(server.url for server in self._servers if server.lost)
+            if any(server.lost for server in self._members) and len(self._members) > 1:
+                missing = ", ".join(server.url for server in self._members if server.lost)
                 print(f"the weights reached all vLLM servers but {missing}", file=sys.stderr)
 
         self._on_first_rank(send, drain)
@@ -368,16 +295,12 @@ class ServerPool:
             first()
         else:
             others()
-        state = [[(str(server.lost or ""), server.bare) for server in self._servers]]
+        state = [[(str(server.lost or ""), server.bare) for server in self._members]]
         if self._ranks > 1:
             dist.broadcast_object_list(state, src=0)
-        for server, (reason, bare) in zip(self._servers, state[0], strict=True):
+        for server, (reason, bare) in zip(self._members, state[0], strict=True):
             server.lost, server.bare = PolicyError(reason) if reason else None, bare
         self._raise_if_none_is_left()
-
-    def _raise_if_none_is_left(self) -> None:
-        if all(server.lost for server in self._servers):
-            raise PolicyError(str(self._servers[-1].lost))
 
 
 def _answered(call: Future[Any], seconds: float) -> bool:

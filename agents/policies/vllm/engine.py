@@ -98,7 +98,7 @@ def engine_options(config: Config, model: str) -> dict[str, Any]:
     if config.lora.rank:
         found |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _lora_capacity(config.lora.rank)}
     if torch.cuda.is_available():
-        found["gpu_memory_utilization"] = options.memory
+        found["gpu_memory_utilization"] = options.memory / max(1, options.engines)
     else:
         # Without graphs to compile, and with a cache of known size, it starts in seconds.
         found |= {"enforce_eager": True, "kv_cache_memory_bytes": 2**30}
@@ -127,6 +127,18 @@ def architecture(config: Any) -> list[str] | None:
     return None
 
 
+def open_local(config: Config, policy: HFPolicy) -> LocalEngine:
+    """An engine in this process, for the model of a policy.
+
+    Raises:
+        PolicyError: vLLM cannot compute this model, or not beside the policy.
+    """
+    check_model(policy.model.config)
+    vocabulary = policy.model.config.get_text_config().vocab_size
+    with waiting("vLLM to start"):
+        return LocalEngine(config, keep_description(policy), vocabulary, beside=policy.model)
+
+
 def check_model(config: Any) -> None:
     """Refuses a model that vLLM's kernels for the CPU would crash on.
 
@@ -146,32 +158,33 @@ class LocalEngine:
 
     Args:
         config: the run's configuration (sections ``vllm``, ``policy``, ``lora``).
-        policy: its model is what the engine computes.
+        description: of the model that it computes: :func:`keep_description`.
+        vocabulary: tokens of the model.
+        beside: a model in this process whose code must stay as it is.
 
     Raises:
-        PolicyError: vLLM is missing, or cannot compute this model on this machine.
+        PolicyError: vLLM cannot compute this model on this machine.
     """
 
-    def __init__(self, config: Config, policy: HFPolicy):
-        require_vllm()
-        check_model(policy.model.config)
+    def __init__(self, config: Config, description: Path, vocabulary: int, beside: torch.nn.Module | None = None):
         set_environment(own_processes=False)
         self._level = sleep_level(config) if torch.cuda.is_available() else 0
         self._asleep: set[str] = set()  # what is away: "weights", "kv_cache"
         self._empty = False
-        self._vocabulary = policy.model.config.get_text_config().vocab_size
+        self._vocabulary = vocabulary
         self._bare = True  # it lacks the weights beside the adapter
         self._adapter: Any = None
         self._numbers = itertools.count()
         self._asked: dict[str, tuple[int, int]] = {}  # the key and the place of each request under way
         self._answers: dict[int, list[Completion | None]] = {}  # by key
         launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
-        options = engine_options(config, str(keep_description(policy)))
+        options = engine_options(config, str(description))
         options["distributed_executor_backend"] = "external_launcher" if launched else "uni"
         if self._level:
             options["enable_sleep_mode"] = True
         self._llm = _start_engine(options)
-        _refuse_transformers_code(self._llm, type(policy.model).__name__)
+        if beside is not None:
+            _refuse_transformers_code(self._llm, type(beside).__name__)
 
     def submit(self, key: int, requests: Sequence[SampleRequest], temperature: float) -> None:
         """Begins to sample one answer per request.
@@ -191,15 +204,25 @@ class LocalEngine:
 
     def wait(self) -> list[tuple[int, list[Completion]]]:
         """Computes until requests are answered that were submitted together."""
+        while not (complete := self.step()):
+            pass
+        return complete
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._asked
+
+    def step(self) -> list[tuple[int, list[Completion]]]:
+        """Computes a token of each request under way; returns what is complete by it, as :meth:`wait`."""
         complete: list[int] = []
-        while not complete:
-            for output in self._llm.llm_engine.step():
-                if not output.finished:
-                    continue
-                key, place = self._asked.pop(output.request_id)
-                self._answers[key][place] = answer(output.outputs[0])
-                if None not in self._answers[key]:
-                    complete.append(key)
+        for output in self._llm.llm_engine.step():
+            if not output.finished:
+                continue
+            key, place = self._asked.pop(output.request_id)
+            self._answers[key][place] = answer(output.outputs[0])
+            if None not in self._answers[key]:
+                complete.append(key)
         return [(key, [one for one in self._answers.pop(key) if one is not None]) for key in complete]
 
     def cancel(self) -> None:
@@ -288,7 +311,7 @@ def _start_engine(options: dict[str, Any]) -> Any:
     Raises:
         PolicyError: vLLM reports that it cannot, in one line.
     """
-    with _global_state_kept(), waiting("vLLM to start"):
+    with _global_state_kept():
         try:
             from vllm import LLM  # pyright: ignore[reportAttributeAccessIssue] - it may be missing
             from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]

@@ -1,7 +1,8 @@
 """A policy whose replies vLLM samples: its engine has a copy of the learner's weights, which is replaced after
 every update.
 
-The engine is within this process (:class:`~roleagent.agents.policies.vllm.engine.LocalEngine`) or behind URLs
+The engine is within this process (:class:`~roleagent.agents.policies.vllm.engine.LocalEngine`), in processes of its own
+(:class:`~roleagent.agents.policies.vllm.processes.ProcessPool`) or behind URLs
 (:class:`~roleagent.agents.policies.vllm.client.ServerPool`). Token ids go in and token ids come out. Each has the
 log-probability under the distribution that it was drawn from, as with :class:`~roleagent.agents.policies.hf.HFPolicy`.
 """
@@ -18,7 +19,8 @@ from torch import Tensor
 from roleagent.agents.policies.hf import HFPolicy, PolicyError
 from roleagent.agents.policies.protocol import Weights
 from roleagent.agents.policies.vllm.client import ServerPool
-from roleagent.agents.policies.vllm.engine import LocalEngine, require_vllm
+from roleagent.agents.policies.vllm.engine import open_local, require_vllm
+from roleagent.agents.policies.vllm.processes import ProcessPool
 from roleagent.agents.policies.vllm.requests import SampleRequest
 from roleagent.agents.scheduler import Ask
 from roleagent.config import Config, ConfigError
@@ -27,7 +29,7 @@ from roleagent.types import Completion, Request
 
 
 class Engine(Protocol):
-    """The vLLM engine: in this process, or servers."""
+    """The vLLM engine: in this process, in others, or servers."""
 
     def submit(self, key: int, requests: Sequence[SampleRequest], temperature: float) -> None:
         """Begins to sample one answer per request."""
@@ -188,5 +190,5 @@ def open_vllm(config: Config, policy: HFPolicy) -> VLLMPolicy:
         ConfigError, PolicyError: one line with what to change.
     """
     check(config)
-    engine = ServerPool(config, policy) if config.vllm.url else LocalEngine(config, policy)
-    return VLLMPolicy(engine, policy, config.lora.rank, config.lora.alpha)
+    kind = ServerPool if config.vllm.url else ProcessPool if config.vllm.engines else open_local
+    return VLLMPolicy(kind(config, policy), policy, config.lora.rank, config.lora.alpha)

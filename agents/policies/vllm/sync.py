@@ -9,10 +9,11 @@ that neither side has to know the model beforehand.
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -84,14 +85,8 @@ class Channel:
             if length == _BROKEN:
                 raise BrokenChannelError("the trainer failed while it sent weights")
             header = json.loads(bytes(self._receive(length, torch.uint8).tolist()))
-            shapes = [(name, getattr(torch, dtype), torch.Size(shape)) for name, dtype, shape in header]
-            size = sum(_padded(dtype.itemsize * shape.numel()) for _, dtype, shape in shapes)
-            content = self._receive(size, torch.uint8)
-            start = 0
-            for name, dtype, shape in shapes:
-                size = dtype.itemsize * shape.numel()
-                yield name, content[start : start + size].view(dtype).view(shape)
-                start += _padded(size)
+            size = sum(_padded(getattr(torch, dtype).itemsize * math.prod(shape)) for _, dtype, shape in header)
+            yield from unpack(header, self._receive(size, torch.uint8))
 
     def begin(self, tensor: Tensor) -> Any:
         """Begins to send a tensor to all receivers; returns torch's ``Work``."""
@@ -157,8 +152,7 @@ def send_weights(
 
     try:
         for bucket in buckets(weights):
-            header = [(name, str(weight.dtype).removeprefix("torch."), list(weight.shape)) for name, weight in bucket]
-            text = json.dumps(header).encode()
+            text = json.dumps(describe(bucket)).encode()
             number(len(text))
             broadcast(lambda device, text=text: torch.frombuffer(bytearray(text), dtype=torch.uint8))
             broadcast(lambda device, bucket=bucket: pack([weight.detach().to(device) for _, weight in bucket]))
@@ -249,6 +243,30 @@ def pack(weights: Iterable[Tensor]) -> Tensor:
     return torch.cat(rows)
 
 
+def describe(bucket: Iterable[tuple[str, Tensor]]) -> list[tuple[str, str, list[int]]]:
+    """The header of packed weights: name, type and shape of each.
+
+    >>> describe([("a", torch.zeros(2, 3))])
+    [('a', 'float32', [2, 3])]
+    """
+    return [(name, str(weight.dtype).removeprefix("torch."), list(weight.shape)) for name, weight in bucket]
+
+
+def unpack(header: Iterable[tuple[str, str, Sequence[int]]], content: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The weights in what :func:`pack` made, as views of it.
+
+    >>> weights = [("a", torch.arange(3)), ("b", torch.ones(2, 1))]
+    >>> [weight.tolist() for _, weight in unpack(describe(weights), pack(weight for _, weight in weights))]
+    [[0, 1, 2], [[1.0], [1.0]]]
+    """
+    start = 0
+    for name, kind, shape in header:
+        dtype = getattr(torch, kind)
+        size = dtype.itemsize * math.prod(shape)
+        yield name, content[start : start + size].view(dtype).view(torch.Size(shape))
+        start += _padded(size)
+
+
 def _padded(size: int) -> int:
     """A number of bytes, rounded up to the alignment.
 
@@ -264,10 +282,12 @@ __all__ = [
     "BrokenChannelError",
     "Channel",
     "buckets",
+    "describe",
     "device_id",
     "join_store",
     "open_store",
     "pack",
     "send_weights",
+    "unpack",
     "wait_for_members",
 ]

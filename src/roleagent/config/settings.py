@@ -253,7 +253,9 @@ class VLLMConfig:
     """vLLM as the rollout's backend (``rollout.backend=vllm``); see docs/vllm.md."""
 
     url: Texts = ()  # of servers (python -m roleagent.agents.policies.vllm.server); none: an engine in each process
-    memory: ShareAbove0 = 0.4  # share of the accelerator's memory, for weights and KV cache
+    engines: Annotated[Integer, Field(ge=0, le=16)] = 0  # engines in processes of their own, for each process of the
+    # run and on its accelerator; 0: one engine, within the process
+    memory: ShareAbove0 = 0.4  # share of the accelerator's memory, for weights and KV cache of all engines
     sleep: Switch = True  # gives its memory back during updates, on CUDA, without a server
     extra: Mapping[str, Any] = field(default_factory=dict)  # overrides vLLM's engine arguments
 
@@ -262,6 +264,8 @@ class VLLMConfig:
         twice = [url for number, url in enumerate(self.url) if url in self.url[:number]]
         if twice:
             raise ValueError(f"vllm.url names {shown(twice[0])} twice")
+        if self.url and self.engines:
+            raise ValueError("vllm.url names servers, and vllm.engines starts engines on this machine: choose one")
         return self
 
 

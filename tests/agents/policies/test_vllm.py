@@ -14,7 +14,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,6 +26,7 @@ from tiny import tokenizer
 
 from roleagent.agents.policies.hf import HFPolicy, PolicyError
 from roleagent.agents.policies.scratch_model import build_policy
+from roleagent.agents.policies.vllm import processes
 from roleagent.agents.policies.vllm.engine import (
     LocalEngine,
     check_model,
@@ -98,6 +101,8 @@ def train_a_little(policy, seed=1):
 def test_what_cannot_work_is_refused_in_one_line(monkeypatch):
     with pytest.raises(ConfigError, match="need a server"):
         check(load(overrides=["vllm.extra={tensor_parallel_size: 2}"]))
+    with pytest.raises(ConfigError, match=r"vllm\.engines starts engines on this machine: choose one"):
+        load(overrides=["vllm.engines=2", "vllm.url=http://127.0.0.1:9"])
     with pytest.raises(PolicyError, match=r"no vLLM server answers at http://127\.0\.0\.1:9"):
         open_vllm(load(overrides=["vllm.url=http://127.0.0.1:9"]), small())
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -471,6 +476,107 @@ def test_a_server_for_something_else_is_refused_at_the_start(other, message):
         open_vllm(load(overrides=[f"vllm.url=[{first.url},{second.url}]", f"policy.context={CONTEXT}"]), small())
 
 
+# --- engines in processes of their own --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def engines(monkeypatch, tmp_path):
+    """A policy with three processes, each with a stand-in for vLLM; and the processes."""
+    monkeypatch.setattr(processes, "COMMAND", [sys.executable, str(Path(__file__).with_name("engine_stand_in.py"))])
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
+    monkeypatch.setattr("roleagent.agents.policies.vllm.policy.require_vllm", lambda: None)
+    actor = open_vllm(load(overrides=["vllm.engines=3"]), small())
+    yield actor, actor._engine._members
+    processes._stop(actor._engine._members)
+
+
+def test_an_engine_that_is_killed_costs_no_reply_and_starts_anew(engines, capsys):
+    actor, members = engines
+    policy = small()
+    weights = ModuleWeights(policy.model)
+    actor.sync(weights, 0)
+    expected = play(actor, turns=20)
+    assert expected[0][0][1] == (pytest.approx(-policy.model.model.norm.weight.sum().item()),)
+    lost = members[1].process
+    threading.Timer(0.1, lost.kill).start()
+    assert play(actor, turns=20) == expected
+    assert "a vLLM engine is left out until the next transfer of weights: vLLM engine 2 has ended" in (
+        capsys.readouterr().err
+    )
+    with torch.no_grad():
+        policy.model.model.norm.weight.mul_(2)
+    actor.offload()
+    actor.sync(weights, 1)
+    assert members[1].process is not lost and members[1].process.poll() is None
+    assert play(actor)[0][0][1][0] == 2 * expected[0][0][1][0]
+    for member in members:
+        member.process.kill()
+    with pytest.raises(PolicyError, match="has ended"):
+        play(actor)
+    actor.sync(weights, 2)
+    assert len(ask(actor, prompts())) == len(prompts())
+
+
+def test_what_an_engine_was_asked_and_nobody_wants_any_more_is_forgotten(engines):
+    actor, _ = engines
+    actor.sync(ModuleWeights(small().model), 0)
+    expected = play(actor)
+    backend = actor.backend(1.0)
+    for slot in range(9):
+        backend.submit(slot, Ask([Request((7, slot), slot, 3, NEVER)]))
+    backend.close()
+    assert play(actor) == expected
+
+
+def test_weights_that_cannot_be_loaded_end_the_run_in_one_line(engines):
+    actor, _ = engines
+    policy = small()
+    with torch.no_grad():
+        policy.model.model.norm.weight.fill_(float("nan"))
+    with pytest.raises(PolicyError, match="vLLM engine 3: ValueError: a weight is no number"):
+        actor.sync(ModuleWeights(policy.model), 0)
+
+
+def test_an_engine_gets_weights_first_and_then_the_adapter(engines):
+    actor, members = engines
+    policy = small()
+    adapt(policy.model, LoRAConfig(rank=4, alpha=6.0), torch.Generator().manual_seed(0))
+    actor._rank, actor._alpha = 4, 6.0
+    train_adapter(policy, 0)
+    actor.sync(ModuleWeights(policy.model), 0)
+    before = ask(actor, prompts())[0].logprobs
+    train_adapter(policy, 1)
+    actor.sync(OnlyAdapter(policy.model), 1)
+    assert ask(actor, prompts())[0].logprobs != before
+    assert not any(member.bare for member in members)
+
+
+def test_engines_end_with_a_parent_that_is_killed(tmp_path):
+    program = f"""
+import os, signal, sys
+sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[2])]!r}
+from unittest import mock
+from test_vllm import *
+processes.COMMAND = [sys.executable, {str(Path(__file__).with_name("engine_stand_in.py"))!r}]
+with mock.patch("roleagent.agents.policies.vllm.policy.require_vllm"):
+    actor = open_vllm(load(overrides=["vllm.engines=2"]), small())
+print(*(member.process.pid for member in actor._engine._members), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "VLLM_CACHE_ROOT": str(tmp_path)},
+    )
+    numbers = [int(number) for number in done.stdout.split()]
+    assert len(numbers) == 2, done.stderr
+    end = time.monotonic() + 60
+    while running := [number for number in numbers if Path(f"/proc/{number}").exists()]:
+        assert time.monotonic() < end, running
+        time.sleep(0.05)
+
+
 # --- the policy -------------------------------------------------------------------------------------------------------
 
 
@@ -515,12 +621,13 @@ def folder(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module", params=["in the process", "server"])
+@pytest.fixture(scope="module", params=["in the process", "in two processes", "server"])
 def actor(request, folder):
     """vLLM with the weights of another policy than any test's."""
     with contextlib.ExitStack() as stack:
-        url = stack.enter_context(serving(folder)) if request.param == "server" else ""
-        yield open_vllm(load(overrides=[*OPTIONS, f"vllm.url={url}"]), small(seed=9))
+        where = f"vllm.url={stack.enter_context(serving(folder))}" if request.param == "server" else "vllm.url="
+        engines = ["vllm.engines=2"] if request.param == "in two processes" else []
+        yield open_vllm(load(overrides=[*OPTIONS, where, *engines]), small(seed=9))
 
 
 @NEEDS_VLLM
@@ -733,9 +840,10 @@ RUN = {
 
 @NEEDS_VLLM
 def test_a_run_with_vllm_goes_on_with_a_server(tmp_path):
-    """An iteration with an engine in the process and, resumed, one with a server that has the checkpoint's model.
+    """An iteration with an engine in the process; resumed, one with a server that has the checkpoint's model; and one
+    with two engines in processes of their own.
 
-    Both sample with the weights that the learner has then: an iteration's log-probabilities are those of the learner
+    All sample with the weights that the learner has then: an iteration's log-probabilities are those of the learner
     before its update.
     """
     config, folder = tmp_path / "run.yaml", tmp_path / "run"
@@ -747,10 +855,12 @@ def test_a_run_with_vllm_goes_on_with_a_server(tmp_path):
     with serving(policy, "policy.context=512") as url:
         status, out, err = run("train", *arguments, "--resume", "train.iterations=2", f"vllm.url={url}")
     assert status == 0, err
+    status, out, err = run("train", *arguments, "--resume", "train.iterations=3", "vllm.engines=2")
+    assert status == 0, err
     assert "resuming from" in out
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in rows if row["stage"] == "train"]
-    assert [row["step"] for row in rows] == [1, 2]
+    assert [row["step"] for row in rows] == [1, 2, 3]
     assert all(abs(row["mismatch"]) < 1e-3 for row in rows), rows
     assert all(row["mismatch_max"] > 0 and row["grad_norm"] > 0 and row["sync_seconds"] > 0 for row in rows)
-    assert json.loads((folder / "after.json").read_text())["policy_version"] == 2
+    assert json.loads((folder / "after.json").read_text())["policy_version"] == 3
