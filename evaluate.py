@@ -106,6 +106,7 @@ class Evaluation:
     Attributes:
         model: a local policy, a server, or None for an agent without a model.
         checkpoint: the checkpoint that the model was read from, or None.
+        notes: lines for the log about what was chosen.
     """
 
     options: argparse.Namespace
@@ -113,6 +114,7 @@ class Evaluation:
     env_split: EnvSplit
     model: HFPolicy | Endpoint | None
     checkpoint: Path | None
+    notes: Sequence[str] = ()
 
     @classmethod
     def open(cls, options: argparse.Namespace) -> Evaluation:
@@ -132,7 +134,11 @@ class Evaluation:
         if options.cut_failures:
             whole = env_split.task_split
             env_split = env_split.only([whole.require(one.task_id) for one in read_failures(options.cut_failures)])
-        return cls(options, target, env_split, *open_model(options, target, config))
+        model, checkpoint = open_model(options, target, config)
+        notes: list[str] = []
+        if model is not None and not isinstance(model, Endpoint):
+            env_split = env_split.with_calls_of(model, notes.append)
+        return cls(options, target, env_split, model, checkpoint, notes)
 
     def header(self) -> dict[str, Any]:
         """The header of the record file."""
@@ -172,7 +178,8 @@ class Evaluation:
             plain = env_split.without_predictions()
             agent: Any = ChatAgent(config.prompt, env_split.guide, plain.reader)
             return chat_attempts(env_split, agent, model, plain.make_wrapped, missing, seed, keep, progress)
-        agent = build_prompting_agent(target.plays, env_split.base, **pairs(self.options.agent_arg))
+        calls = config.prompt.call_format
+        agent = build_prompting_agent(target.plays, env_split.base, calls, **pairs(self.options.agent_arg))
         if isinstance(model, Endpoint):
             return chat_attempts(env_split, agent, model, env_split.make_base, missing, seed, keep, progress)
         chat_model = PolicyChatModel(model, config.rollout.eval_batch)
@@ -264,7 +271,8 @@ def complete(evaluation: Evaluation, file: RecordFile) -> dict[str, Any]:
         display.part = lambda: so_far(file, options.prices)
         if missing:
             if evaluation.model is not None and not isinstance(evaluation.model, Endpoint):
-                display.say(f"sampler: {evaluation.model.road}")
+                for line in (f"sampler: {evaluation.model.road}", *evaluation.notes):
+                    display.say(line)
                 if evaluation.target.run is None and not evaluation.model.tokenizer.chat_template:
                     display.say(NO_TEMPLATE)
             transcripts = None if options.no_transcripts else TranscriptFile(file.path, done)

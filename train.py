@@ -83,6 +83,8 @@ def run_stages(run: Run, split: EnvSplit, held_out: EnvSplit) -> dict[str, Any]:
     torch.manual_seed(config.seed)  # only for dropout in models of other authors
     torch.set_float32_matmul_precision(config.policy.matmul_precision)
     policy = run.open_policy()  # before the demonstrations: a model that cannot be played is refused at once
+    split, held_out = split.with_calls_of(policy, run.display.say), held_out.with_calls_of(policy)
+    run.config = split.config
     data = SFTData.collect(run, split)
     policy = policy or run.build_policy(data.new_policy)
     segments = data.tokenize(policy)

@@ -15,6 +15,7 @@ from numpy.random import Generator
 
 from roleagent.agents.analysts.models import EndpointAnalyst, ModelAnalyst
 from roleagent.agents.chat.types import EndpointError
+from roleagent.agents.chat_template import ChatTemplate
 from roleagent.agents.gateway.rollout import ProgramRollout
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.prompt_templates import read_templates
@@ -30,6 +31,7 @@ from roleagent.env_card import Instructions, card_of, instructions_of, step_limi
 from roleagent.envs.mixture import Mixture
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.registry import make_env
+from roleagent.envs.tools.formats import FORMATS
 from roleagent.envs.wrappers import PredictedState, ReplyReader, StepTimeout, Tags, ToolTags, read_replies
 from roleagent.envs.wrappers.predicted_state import default_horizon
 from roleagent.imports import load_class
@@ -75,7 +77,7 @@ def wrap(env: gymnasium.Env, config: Config, horizon: int) -> gymnasium.Env:
 
 def _read_replies(env: gymnasium.Env, config: Config, horizon: int) -> Tags | ToolTags:
     try:
-        return read_replies(env, config.prompt.think, horizon, config.prompt.tool_format, config.revision.notes)
+        return read_replies(env, config.prompt.think, horizon, config.prompt.call_format, config.revision.notes)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -378,6 +380,39 @@ class EnvSplit:
         """The same tasks, played without predictions."""
         parts = {name: part.without_predictions() for name, part in self.parts.items()}
         return replace(self, horizon=0, parts=parts)
+
+    def with_calls_of(self, policy: Policy | None, say: Callable[[str], None] | None = None) -> EnvSplit:
+        """The same tasks, with calls of tools as the policy's chat template writes them (``prompt.tool_format``).
+
+        Args:
+            policy: opened from a path; None: it has no template.
+            say: receives a line about the format, if ``auto`` has chosen it.
+
+        Raises:
+            ConfigError: the template writes another format than the configured one.
+        """
+        prompt, bases = self.config.prompt, [part.base for part in self.environments.values()]
+        calls = self.config.agent.command or any(base.has_wrapper_attr("tools") for base in bases)
+        if policy is None or not calls or not policy.tokenizer.chat_template:
+            return self
+        found = ChatTemplate(policy.tokenizer).call_format
+        if found and prompt.tool_format not in ("auto", found):
+            raise ConfigError(
+                f"prompt.tool_format={prompt.tool_format}, but the model's chat template writes calls as {found}, "
+                f"{FORMATS[found].form}: set prompt.tool_format=auto"
+            )
+        if prompt.tool_format != "auto":
+            return self
+        chosen = found or prompt.call_format
+        why = {"": "the chat template shows none", None: "the chat template has a format that is not known"}
+        if say is not None:
+            say(f"calls of tools: {chosen} ({why.get(found, 'as in the chat template')})")
+        return self._with_format(chosen)
+
+    def _with_format(self, name: str) -> EnvSplit:
+        config = replace(self.config, prompt=replace(self.config.prompt, tool_format=name))
+        parts = {key: part._with_format(name) for key, part in self.parts.items()}
+        return replace(self, config=config, parts=parts)
 
     def only(self, task_ids: Sequence[str]) -> EnvSplit:
         """Some tasks of the split, in this order."""

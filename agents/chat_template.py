@@ -16,7 +16,7 @@ from datetime import date
 from functools import cached_property, partial
 from typing import Any
 
-from roleagent.envs.tools.formats import FORMATS
+from roleagent.envs.tools.formats import FORMATS, format_of
 from roleagent.similarity import common_prefix
 from roleagent.tools import Call
 
@@ -65,7 +65,7 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: Any, thinks: bool = True):
         self._apply, self._no_thought = tokenizer.apply_chat_template, ""
-        self._source = tokenizer.get_chat_template
+        self._source, self._end = tokenizer.get_chat_template, tokenizer.eos_token or ""
         self._thought = self._marks_of_thoughts(tokenizer)
         if not thinks:  # Qwen3, GLM and others have this argument; templates ignore what they do not know
             self._apply = partial(self._apply, enable_thinking=False)
@@ -132,6 +132,21 @@ class ChatTemplate:
         except _ERRORS:
             return False
         return all(text in rendered.partition(self._REPLY)[2] for text in texts)
+
+    @cached_property
+    def call_format(self) -> str | None:
+        """The format of calls that the template writes; ``""``: it shows none, None: it is not one of ``FORMATS``."""
+        if not self.form.calls:
+            return ""
+        call, asked = Call("qzvTool0", {"qzvName": "qzvValue0", "qzvCount": 3}), self._example[0]
+        made = [{"id": "a", "function": {"name": call.name, "arguments": call.arguments}}]
+        said = _as_shown([asked, {"role": "assistant", "content": "", "tool_calls": made}], self.form)
+        replies = [said, [asked, {"role": "assistant", "content": "\u241f"}]]
+        written, other = (self.raw(messages, prompt=False) for messages in replies)
+        text = written[common_prefix(written, other) :].strip()
+        for end in (self.turn_end.strip(), self._end):
+            text = text.removesuffix(end)
+        return format_of(text, call)
 
     @property
     def shows_turns(self) -> bool:

@@ -119,11 +119,12 @@ def build_agent(name: str, env: gymnasium.Env, rng: np.random.Generator, **optio
     return _built(name, **options)
 
 
-def build_prompting_agent(name: str, env: gymnasium.Env, **options: Any) -> PromptingAgent:
+def build_prompting_agent(name: str, env: gymnasium.Env, calls: str = "hermes", **options: Any) -> PromptingAgent:
     """An agent that prompts a model: one of :data:`PROMPTING`, or ``module:Class``.
 
     Args:
         env: the environment that it will play.
+        calls: the format of calls of tools.
         options: ``example`` and ``listed`` (see :class:`~roleagent.agents.prompting.plain.PlainAgent`), and ``trials``
             of ``reflexion``; with tools ``format`` (see :class:`~roleagent.agents.prompting.tools.ToolAgent`); for
             ``module:Class``, its arguments.
@@ -145,7 +146,7 @@ def build_prompting_agent(name: str, env: gymnasium.Env, **options: Any) -> Prom
         _check_search(env)
         return RetrievalAgent(guide)
     if tools:
-        return ToolAgent(guide, **options)
+        return ToolAgent(guide, **{"format": calls, **options})
     if name == "reflexion":
         trials = {"trials": options.pop("trials")} if "trials" in options else {}
         return Reflexion(ReAct(guide, **options), **trials)

@@ -176,7 +176,7 @@ class _ProgramPlayer:
         for (call, request, ask, number), sampled in zip(asked, completions, strict=True):
             completion, text = self._cut(sampled, request)
             key = f"{self._program.key[:6]}-{self._replies}"
-            message = read_reply(text, request.tools, self._rollout.prompt.tool_format, key)
+            message = read_reply(text, request.tools, self._rollout.prompt.call_format, key)
             self._conversations.add(request, ask.prompt_ids, number, completion, message)
             self._heard(ask.prompt_ids, completion, number)
             self._program.reply(call, 200, answer_of(message, ask.prompt_ids, completion, key))

@@ -213,8 +213,9 @@ def test_a_real_model_is_prompted(model, agent, tmp_path, monkeypatch):
 @pytest.mark.parametrize("model", ["smollm2", "qwen05"])
 def test_the_standard_prompts_call_tools_as_the_template_does(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    native = ["--set", "prompt.tool_format=native", "--set", "wia=off"]
-    result = play("--agent", str(folder_of(model)), *native, env="RoleAgent/Office-v0", split="test", steps=0)
+    result = play(
+        "--agent", str(folder_of(model)), "--set", "wia=off", env="RoleAgent/Office-v0", split="test", steps=0
+    )
     assert result["n"] == 1
     assert result["errors"] == 0
 

@@ -225,9 +225,7 @@ class Lfm2(Python):
         return f"{self._marks[0]}{written if len(calls) > 1 else f'[{written}]'}{self._marks[1]}"
 
 
-def _xml(
-    name: str, around: str, arguments: Parameters = Parameters("<parameter=", ">\n", "\n</parameter>\n")
-) -> Marked:
+def _xml(name: str, around: str) -> Marked:
     tag = (f"<{around}>", f"</{around}>")
     return Marked(
         name,

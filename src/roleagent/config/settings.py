@@ -151,6 +151,7 @@ class PromptConfig:
     think: Annotated[Literal["none", "optional", "required"], OFF_IS_NONE] = "none"
     # whether thoughts before the action are asked for
     tool_format: Literal[
+        "auto",
         "hermes",
         "json",
         "python",
@@ -170,7 +171,7 @@ class PromptConfig:
         "gemma4",
         "mistral",
         "lfm2",
-    ] = "hermes"  # of calls, with tools
+    ] = "auto"  # of calls, with tools; auto: that of the model's chat template, hermes where it has none
     predictions: Literal["detached", "followup", "inline"] = "detached"  # after the action, in no later prompt; after
     # the action, kept in the transcript; or in the same reply
     horizon: Annotated[Integer, Field(ge=0, le=1000)] = 0  # steps ahead; 0: max(1, floor(0.05 T_max + 0.5))
@@ -179,6 +180,11 @@ class PromptConfig:
     def _style(self) -> PromptConfig:
         check_name("prompt.style", self.style, "transcript", "window")
         return self
+
+    @property
+    def call_format(self) -> str:
+        """The format of calls: ``auto`` is the default where no model has chosen another."""
+        return "hermes" if self.tool_format == "auto" else self.tool_format
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)

@@ -1,6 +1,8 @@
 """Chat templates that refuse or leave out tools, calls, results or system messages, and those that open a thought."""
 
+import importlib.util
 import json
+from pathlib import Path
 
 import gymnasium
 import pytest
@@ -9,6 +11,7 @@ from tiny import Script, around, qwen2_tokenizer
 from roleagent.agents.chat.models import PolicyChatModel
 from roleagent.agents.chat.types import Prompt
 from roleagent.agents.chat_renderer import ChatRenderer
+from roleagent.agents.chat_template import ChatTemplate
 from roleagent.agents.policies.hf import PolicyError
 from roleagent.agents.prompting.plain import without_thoughts
 from roleagent.agents.rollout import Rollout
@@ -70,12 +73,39 @@ TOOLS = [
 ]
 
 
+WRITTEN = {
+    "qwen3_instruct_2507": "hermes",
+    "qwen3_5_think": "qwen3_coder",
+    "nemotron_3_nano": "qwen3_coder",
+    "gptoss": "openai",
+    "gemma4_v5": "gemma4",
+    "glm4moe": "glm45",
+    "deepseekv3": "deepseek_v3",
+    "lfm2_2_5": "lfm2",
+    "llama3_2": "llama3",
+    "muse_glimmer": None,
+    "gemma3": "",
+    "phi3_5": "",
+}
+"""Templates that come with TRL, and their formats of calls."""
+
+
+def template_of(name):
+    found = importlib.util.find_spec("trl") or pytest.skip("TRL has the templates")
+    return (Path(found.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+
+
 def policy_of(template, context=4096):
     return around(qwen2_tokenizer(template), context)
 
 
 def call(number, near):
     return {"id": number, "function": {"name": "find", "arguments": json.dumps({"near": near})}}
+
+
+@pytest.mark.parametrize(("name", "format"), WRITTEN.items())
+def test_calls_are_read_in_the_format_that_the_template_writes(name, format):
+    assert ChatTemplate(qwen2_tokenizer(template_of(name))).call_format == format
 
 
 @pytest.mark.parametrize("kind", TEMPLATES)

@@ -2,10 +2,12 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from fake_openai import error, message, serving
-from tiny import around, qwen2_tokenizer
+from programs import load
+from tiny import around, llama3_tokenizer, qwen2_tokenizer
 
 from roleagent.agents.chat.models import PolicyChatModel
 from roleagent.agents.chat.types import Answer, Prompt
@@ -18,6 +20,7 @@ from roleagent.envs.tools import ToolEnv
 from roleagent.envs.wrappers.tool_tags import ToolReader, ToolTags
 from roleagent.programs.evaluate import main
 
+train = load("train").main
 TASKS = [{"id": f"t{n}", "prompt": f"How many meters are {n} km?", "answer": 1000 * n, "type": "km"} for n in (1, 2, 3)]
 TRANSCRIPT = ("--set", "prompt.style=transcript")
 OPTIONS = {"tools": "roleagent.envs.tools.examples", "tasks": TASKS, "judge": "number", "split": "all"}
@@ -255,6 +258,53 @@ def test_a_local_model_reads_tools_by_its_template(request):
         text = words.decode(ids, skip_special_tokens=False)
         assert '{"name": "now", "arguments": ' in text and "now<|im_end|>" in text and "5" in text
         assert ids.count(policy.eos_id) == (4 if chat_template else 0)  # of system, user, assistant and results
+
+
+@pytest.fixture(scope="module")
+def llama(request, tmp_path_factory):
+    """A folder with a model whose template writes calls as Llama 3.1 does."""
+    template = (request.config.rootpath / "tests" / "templates" / "llama3_1.jinja").read_text(encoding="utf-8")
+    path, policy = tmp_path_factory.mktemp("llama"), around(llama3_tokenizer(template), 4096)
+    policy.model.save_pretrained(path)
+    policy.tokenizer.save_pretrained(path)
+    return path
+
+
+PLAYED = ("--env", "RoleAgent/ToolEnv-v0", "--split", "all", "--max-tokens", 4, "--tasks", 1, "--set", "wia=off")
+
+
+def test_a_local_model_plays_in_the_format_of_its_template(llama, capsys):
+    result = evaluated(capsys, "--agent", llama, *PLAYED)
+    assert result["prompt"]["tool_format"] == "llama3" and result["errors"] == 0
+    assert main([str(one) for one in ("--agent", llama, *PLAYED, "--set", "prompt.tool_format=hermes")]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith(
+        "prompt.tool_format=hermes, but the model's chat template writes calls as llama3, "
+        '{"name": …, "parameters": {…}}: set prompt.tool_format=auto'
+    )
+
+
+def test_a_prompting_agent_reads_calls_in_the_format_of_the_template(llama, capsys, monkeypatch):
+    formats, read = set(), ToolAgent.read
+    monkeypatch.setattr(ToolAgent, "read", lambda self, answer: formats.add(self.format) or read(self, answer))
+    evaluated(capsys, "--agent", "plain", "--model-path", llama, *PLAYED)
+    assert formats == {"llama3"}
+
+
+def test_training_takes_the_format_of_the_template_and_refuses_another(llama, capsys):
+    policy = (f"policy.path={llama}", "policy.context=2048", "rollout.action_tokens=4", "wia=off", "aiw=off")
+    short = (
+        "warmstart.episodes=0",
+        "train.iterations=1",
+        "rollout.num_groups=1",
+        "rollout.group_size=2",
+        "env.eval_tasks=1",
+    )
+    options = ("env.id=RoleAgent/ToolEnv-v0", "run_dir=run", *policy, *short)
+    assert train(["prompt.tool_format=python", *options]) == 2
+    assert "writes calls as llama3" in capsys.readouterr().err and not Path("run").exists()
+    assert train(options) == 0
+    assert "calls of tools: llama3 (as in the chat template)" in capsys.readouterr().out
 
 
 def test_rag_searches_once_and_answers(capsys):
