@@ -51,7 +51,10 @@ class ChatRenderer:
         return [{"role": "user", "content": self._FIRST}, {"role": "assistant", "content": self._REPLY}]
 
     def _after_reply(self, messages: Sequence[Message], reply: Sequence[int]) -> list[int]:
-        rest = self._template.raw([*self._example(), *messages]).partition(self._REPLY)[2]
+        return self._rest(self._template.raw([*self._example(), *messages]).partition(self._REPLY)[2], reply)
+
+    def _rest(self, rest: str, reply: Sequence[int]) -> list[int]:
+        """The tokens of what the template has behind a reply, without the end that the reply has itself."""
         if not reply or reply[-1] not in self._policy.end_ids:
             return self._policy.encode(rest, INSIDE)
         # A reply with an end token needs no other; a turn's end may have blanks before it.
@@ -88,10 +91,12 @@ class ChatRenderer:
     def next_message(self, text: str, reply: Sequence[int]) -> list[int]:
         return self._after_reply([{"role": "user", "content": text}], reply)
 
-    def tool_results(self, texts: Sequence[str], reply: Sequence[int]) -> list[int]:
-        if not self._template.form.results:
-            return self.next_message("\n".join(texts), reply)
-        return self._after_reply(self._template.results(texts), reply)
+    def tool_results(self, texts: Sequence[str], reply: Sequence[int], names: Sequence[str] = ()) -> list[int]:
+        if self._template.form.results:
+            return self._after_reply(self._template.results(texts), reply)
+        ends = [self._text(token) for token in self._policy.end_ids]
+        rest = self._template.after_calls(names, texts, ends) if names else None
+        return self.next_message("\n".join(texts), reply) if rest is None else self._rest(rest, reply)
 
     def conversation(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], own: Callable[[Message], bool]
@@ -109,12 +114,16 @@ class ChatRenderer:
         said = [message if own(message) else self._outside(message) for message in messages]
         return self._policy.encode(self._template.render(said, map_texts(self.literal, tools)))
 
-    def continuation(self, messages: Sequence[Message], reply: Sequence[int]) -> list[int]:
-        """As :meth:`next_message`, for several messages of the user and of tools."""
+    def continuation(self, messages: Sequence[Message], reply: Sequence[int], names: Sequence[str] = ()) -> list[int]:
+        """As :meth:`next_message`, for several messages of the user and of tools.
+
+        Args:
+            names: of the tools that the reply calls.
+        """
         said = [self._outside(message) for message in messages]
         results = [message["content"] for message in said if message["role"] == "tool"]
         if len(results) == len(said):
-            return self.tool_results(results, reply)
+            return self.tool_results(results, reply, list(map(self.literal, names)))
         if not self._template.form.results:
             said = [{"role": "user", "content": message["content"]} for message in said]
         return self._after_reply(joined(said), reply)

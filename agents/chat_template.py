@@ -42,6 +42,7 @@ class Form:
         silence: the content of a message that has calls and no text.
         several: whether several calls in one message.
         results: whether results in the role of tools, behind a reply whose calls are in its text.
+            :meth:`ChatTemplate.after_calls` has the others.
     """
 
     system: bool
@@ -147,6 +148,31 @@ class ChatTemplate:
         for end in (self.turn_end.strip(), self._end):
             text = text.removesuffix(end)
         return format_of(text, call)
+
+    def after_calls(self, names: Sequence[str], texts: Sequence[str], ends: Sequence[str]) -> str | None:
+        """What follows the calls of a reply: their end, results in the role of tools, and the beginning of a reply.
+
+        gpt-oss and Gemma 4 show results behind calls alone.
+
+        Args:
+            names: of the called tools.
+            texts: of the results.
+            ends: the tokens that end a reply.
+
+        Returns:
+            None where the template has no such form.
+        """
+        if not self.call_format:
+            return None
+        made = [{"id": f"{n:09}", "function": {"name": name, "arguments": {}}} for n, name in enumerate(names)]
+        calls = {"role": "assistant", "content": "", "tool_calls": made if self.form.several else made[:1]}
+        said = _as_shown([self._example[0], calls, *self.results(texts)], self.form)
+        before, whole = self.raw(said[:2], prompt=False).rstrip(), self.raw(said)
+        if closing := FORMATS[self.call_format].tags(())[-1:]:
+            before = before.rpartition(closing[0])[0] + closing[0]
+        for end in () if closing else (self.turn_end.strip(), *ends):
+            before = before.removesuffix(end)
+        return whole.removeprefix(before) if whole.startswith(before) else None
 
     @property
     def shows_turns(self) -> bool:

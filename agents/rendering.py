@@ -75,8 +75,8 @@ class Renderer(Protocol):
         """The tokens between a sampled reply and the next one: the reply's end and the message ``text``."""
         ...
 
-    def tool_results(self, texts: Sequence[str], reply: Sequence[int]) -> list[int]:
-        """As :meth:`next_message`, with the results of the reply's calls in place of a message."""
+    def tool_results(self, texts: Sequence[str], reply: Sequence[int], names: Sequence[str] = ()) -> list[int]:
+        """As :meth:`next_message`, with the results of the reply's calls, of tools of these names, for a message."""
         ...
 
     def instructions(self, horizon: int, think: str, rules: str, form: str) -> str:
@@ -128,7 +128,7 @@ class PlainRenderer(_Unexplained):
         # The prediction request is one special token; an observation has its own line.
         return self._encode(text if text == PREDICT else f"\n{text}\n", INSIDE)
 
-    def tool_results(self, texts: Sequence[str], reply: Sequence[int]) -> list[int]:
+    def tool_results(self, texts: Sequence[str], reply: Sequence[int], names: Sequence[str] = ()) -> list[int]:
         return self.next_message("\n".join(texts), reply)
 
     def conversation(
@@ -140,7 +140,7 @@ class PlainRenderer(_Unexplained):
             said = with_tools(said, map_texts(self.literal, tools))
         return self._encode("".join(f"{message['content']}\n" for message in calls_in_words(said)))
 
-    def continuation(self, messages: Sequence[Message], reply: Sequence[int]) -> list[int]:
+    def continuation(self, messages: Sequence[Message], reply: Sequence[int], names: Sequence[str] = ()) -> list[int]:
         """As that of :class:`~roleagent.agents.chat_renderer.ChatRenderer`."""
         return self.next_message("\n".join(self.literal(message["content"]) for message in messages), reply)
 
@@ -170,7 +170,7 @@ class TextRecorder(_Unexplained):
     def next_message(self, text: str, reply: Sequence[int]) -> list[int]:
         return self.first_message(text)
 
-    def tool_results(self, texts: Sequence[str], reply: Sequence[int]) -> list[int]:
+    def tool_results(self, texts: Sequence[str], reply: Sequence[int], names: Sequence[str] = ()) -> list[int]:
         return self.first_message("\n".join(texts))
 
     def analyst_prompt(self, text: str, kind: PromptKind) -> list[int]:
@@ -298,9 +298,10 @@ class Transcript(Conversation):
 
     def advance(self, stream, last_reply, action, observation, info) -> None:
         literal = self.renderer.literal
-        results = [literal(call["result"]) for call in info.get("calls", ())] if self.tools else []
-        if results:
-            self._ids = (*stream, *self.renderer.tool_results(results, last_reply))
+        calls = info.get("calls", ()) if self.tools else ()
+        if calls:
+            results, names = ([literal(call[part]) for call in calls] for part in ("result", "name"))
+            self._ids = (*stream, *self.renderer.tool_results(results, last_reply, names))
         else:
             text = self._text("later_turn", observation, info, history="", steps="")
             seen = literal(text or self._with_commands(observation, info))

@@ -66,7 +66,8 @@ class Conversations:
             if known.continued:
                 number, self.count = self.count, self.count + 1
             known.continued = True
-            new = self._renderer.continuation(request.messages[len(known.keys) :], known.reply)
+            names = [name for name, _ in known.keys[-1][2]]
+            new = self._renderer.continuation(request.messages[len(known.keys) :], known.reply, names)
             return (*known.prompt, *known.reply, *new), number
         own = {key for one in self._known for key in one.keys[-1:]}
         prompt = self._renderer.conversation(request.messages, request.tools, lambda message: key_of(message) in own)

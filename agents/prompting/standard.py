@@ -36,7 +36,7 @@ class MessageRenderer(ChatRenderer):
     def next_message(self, text: str, reply: Sequence[Any]) -> list[Any]:
         return self.tool_results([text], reply)
 
-    def tool_results(self, texts: Sequence[str], reply: Sequence[Any]) -> list[Any]:
+    def tool_results(self, texts: Sequence[str], reply: Sequence[Any], names: Sequence[str] = ()) -> list[Any]:
         calls = reply[-1].get("tool_calls", ()) if reply else ()
         if not calls:
             return self.first_message("\n".join(texts))

@@ -70,7 +70,7 @@ def conversations(policy, rng, results):
         text, message = written(policy, calls)
         reply = policy.encode(text) + [policy.eos_id] * rng.randrange(2)  # it may end with the closing tag
         texts = [results(rng) for _ in calls]
-        info = {"calls": [{"result": text} for text in texts]}
+        info = {"calls": [{"name": "find", "result": text} for text in texts]}
         stream = (*transcript.action_prompt(), *reply)
         transcript.advance(stream, reply, json.dumps(calls), "\n".join(texts), info)
         messages += [message, *({"role": "tool", "content": text} for text in texts)]

@@ -7,6 +7,7 @@ from pathlib import Path
 import gymnasium
 import pytest
 from tiny import Script, around, qwen2_tokenizer
+from transformers import AddedToken
 
 from roleagent.agents.chat.models import PolicyChatModel
 from roleagent.agents.chat.types import Prompt
@@ -18,8 +19,10 @@ from roleagent.agents.rollout import Rollout
 from roleagent.config.settings import PromptConfig, RolloutConfig
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.tools import ToolEnv, tool
+from roleagent.envs.tools.formats import FORMATS
 from roleagent.envs.wrappers import PredictedState, ToolTags, read_replies
 from roleagent.envs.wrappers.tags import TagReader
+from roleagent.tools import Call
 
 START, END = "<|im_start|>", "<|im_end|>"
 BEGIN = f"{{% if add_generation_prompt %}}{START}assistant\n{{% endif %}}"
@@ -162,6 +165,26 @@ def test_a_rollout_sees_tools_and_results_with_every_template(kind, style):
     first, last = replies.prompts
     assert all(text in first for text in ("look", "Looks for rooms.", "near", "Which room?"))
     assert "Room sea" in last and last.endswith("assistant\n")
+
+
+@pytest.mark.parametrize(("name", "cut"), [("gptoss", 0), ("gptoss", 1), ("gemma4_v5", 0), ("qwen3_5_nothink", 0)])
+def test_results_of_calls_are_the_tools_as_the_template_has_them(name, cut):
+    """gpt-oss refuses results that stand behind no call, and Gemma 4 leaves them out."""
+    words = qwen2_tokenizer(template_of(name))
+    words.add_tokens([AddedToken(mark, special=True) for mark in ("<|call|>", "<tool_call|>")])
+    policy, template = around(words, 4096), ChatTemplate(words)
+    policy.end_ids = policy.end_ids | {policy.single_token("<|call|>")}
+    renderer, call = ChatRenderer(policy), Call("look", {"near": "sea"})
+    reply = renderer.write(FORMATS[template.call_format].write([call]))
+    reply = reply[: len(reply) - cut]
+    texts = [renderer.literal("Room <|call|> lake")]
+    ids = [*renderer.first_message("Which room?"), *reply, *renderer.tool_results(texts, reply, ["look"])]
+    made = [{"function": {"name": call.name, "arguments": call.arguments}}]
+    said = [{"role": "user", "content": "Which room?"}, {"role": "assistant", "content": "", "tool_calls": made}]
+    whole = template.render([*said, {"role": "tool", "content": "Room <|call|> lake"}])
+    assert words.decode(ids, skip_special_tokens=False) == whole
+    assert "user" not in whole.partition("lake")[0].rpartition("sea")[2] or "<tool_response>" in whole
+    assert ids.count(policy.single_token("<|call|>")) == (name == "gptoss")
 
 
 @pytest.mark.parametrize("template", ["{{ messages[0].content[0].text }}", "{{ raise_exception('no') }}", "x"])
