@@ -21,9 +21,8 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.prompt_templates import read_templates
 from roleagent.agents.rollout import Rollout
 from roleagent.agents.task_simulator import EndpointSimulator
-from roleagent.config import Config, ConfigError
+from roleagent.config import Config, ConfigError, method_class
 from roleagent.config.curriculum import EndpointConfig
-from roleagent.config.methods import method_class
 from roleagent.config.settings import EnvMemberConfig
 from roleagent.curricula.rule_analyst import RuleAnalyst, UnreadAnalyst
 from roleagent.curricula.simulators import BaseSimulator, StaticSimulator, TableSimulator

@@ -1,7 +1,7 @@
 """Advantages: how much better each turn was than its peers (Eq. 5-8).
 
 A group's episodes are compared in two ways: their outcomes across the group (A^E), and the returns of turns that were
-taken in the same state (A^S). :mod:`roleagent.learners.methods` says which method compares what. Each group is
+taken in the same state (A^S). :mod:`roleagent.learners.method` says which method compares what. Each group is
 estimated alone, so statistics never leak between tasks.
 """
 

@@ -37,8 +37,7 @@ import numpy as np
 
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
-from roleagent.config import Config
-from roleagent.config.methods import method_class
+from roleagent.config import Config, method_class
 from roleagent.learners.advantages import Advantages
 from roleagent.learners.rewards import EPSILON, Values
 from roleagent.segment import ACTION, CONTEXT, PREDICTION, TEXT

@@ -4,8 +4,7 @@ import numpy as np
 
 from roleagent.config import from_dict
 from roleagent.learners.batch import build_batch
-from roleagent.learners.method import method_of
-from roleagent.learners.methods import GRPO
+from roleagent.learners.method import GRPO, method_of
 from roleagent.types import Completion, Group, Prediction, Task, Trajectory, Turn
 
 TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")

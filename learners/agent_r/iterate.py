@@ -31,8 +31,7 @@ from roleagent.agents.builders import EnvSplit, open_analyst
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.search import Search, Tree
 from roleagent.agents.search_trees import batch_file, read_trees, write_trees
-from roleagent.config import ConfigError
-from roleagent.config.methods import method_class
+from roleagent.config import ConfigError, method_class
 from roleagent.files import read_json_lines, write_json_lines
 from roleagent.learners.agent_r.data import Example, RevisionData, select
 from roleagent.learners.agent_r.learning import PreferenceData

@@ -26,8 +26,7 @@ import torch
 from transformers import PreTrainedModel
 
 from roleagent.agents.policies.hf import HFPolicy
-from roleagent.config import Config, ConfigError, merged
-from roleagent.config.methods import method_class
+from roleagent.config import Config, ConfigError, merged, method_class
 from roleagent.learners.batch import Column
 from roleagent.learners.engine.flops import flop_of_token
 from roleagent.learners.engine.logprobs import (

@@ -18,9 +18,8 @@ from typing import Any
 
 import yaml
 
-from roleagent.config import Config, ConfigError, from_dict, overridden, to_dict
+from roleagent.config import Config, ConfigError, from_dict, method_class, overridden, to_dict
 from roleagent.config.effects import without_effect
-from roleagent.config.methods import method_class
 from roleagent.files import damage, make_whole
 from roleagent.learners.run.folder import AFTER_WARM_START, FORKED, RunFolder, may_fork, read_config
 from roleagent.options import differing

@@ -9,9 +9,8 @@ import pytest
 import torch
 from programs import ROOT, SMALL, cut_short, episodes_of, load, metrics, overrides, run_both
 
-from roleagent.config import ConfigError
+from roleagent.config import METHODS, ConfigError, method_class
 from roleagent.config import load as load_config
-from roleagent.config.methods import METHODS, method_class
 from roleagent.learners.advantages import Advantages
 from roleagent.learners.loss import checked_loss
 from roleagent.learners.method import method_of

@@ -15,6 +15,7 @@ roleagent.options.UnknownOption: unknown key 'rollout.temprature'; did you mean 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +28,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from roleagent.config.curriculum import CurriculumConfig, EndpointConfig, SimulatorConfig
-from roleagent.config.methods import METHODS, NoOptions, method_class
 from roleagent.config.revision import RevisionConfig, SearchConfig
 from roleagent.config.settings import (
     KNOWN_KEYS,
@@ -51,9 +51,36 @@ from roleagent.config.settings import (
 )
 from roleagent.config.words import WORDS
 from roleagent.env_card import EnvCard, card_of
-from roleagent.imports import searched_first
+from roleagent.imports import load_object, searched_first
 from roleagent.options import ConfigError, shown, user_path
 from roleagent.validation import Integer, PathText, Switch, Text, validated
+
+METHODS = {
+    "role_agent": "roleagent.learners.method:RoleAgent",
+    "gigpo": "roleagent.learners.method:GiGPO",
+    "grpo": "roleagent.learners.method:GRPO",
+    "rloo": "roleagent.learners.method:RLOO",
+    "reinforce_pp": "roleagent.learners.method:ReinforcePlusPlus",
+    "reinforce_pp_baseline": "roleagent.learners.method:ReinforcePlusPlusBaseline",
+    "ppo": "roleagent.learners.method:PPO",
+    "dapo": "roleagent.learners.method:DAPO",
+    "gspo": "roleagent.learners.method:GSPO",
+    "distill": "roleagent.learners.method:Distillation",
+    "agent_r": "roleagent.learners.agent_r.method:AgentR",
+    "eto": "roleagent.learners.agent_r.method:ETO",
+    "sft": "roleagent.learners.sft.method:SFT",
+}
+"""``method=NAME`` chooses one of these classes, ``method=module:Class`` one of a user's (docs/write_a_method.md).
+
+The configuration needs two parts of it: ``settings``, the options that it sets below a file and the command line, and
+``Options``, the dataclass of its own section ``options``.
+"""
+
+
+@dataclass(frozen=True, config=KNOWN_KEYS)
+class NoOptions:
+    """The options of a method that has none of its own."""
+
 
 _MOST, _DEEPEST = 10_000, 32  # values in a file, and sections within sections
 
@@ -62,7 +89,7 @@ _MOST, _DEEPEST = 10_000, 32  # values in a file, and sections within sections
 class Config:
     """The configuration of a run."""
 
-    method: Text = "role_agent"  # one of roleagent.config.methods.METHODS, or module:Class
+    method: Text = "role_agent"  # one of METHODS, or module:Class
     wia: Switch = True  # World-In-Agent: predictions are asked for, scored, trained, and modulate returns
     aiw: Switch = True  # Agent-In-World: failures are analyzed and steer the choice of tasks
     genenv: Switch = False  # GenEnv: a simulator writes training tasks, and learns which fit the agent
@@ -354,3 +381,37 @@ def check_lengths(config: Config, horizon: int) -> None:
             raise ConfigError(
                 f"{option}={tokens} leaves no room for a prompt in policy.context={config.policy.context}"
             )
+
+
+def method_class(name: Any) -> Any:
+    """The class of a method.
+
+    Args:
+        name: one of :data:`METHODS`, or ``module:Class``; the working directory is searched first.
+
+    Raises:
+        ConfigError: there is no such method, or it lacks a part.
+
+    >>> method_class("grpo").__name__
+    'GRPO'
+    """
+    if isinstance(name, str) and name in METHODS:
+        return load_object(METHODS[name])
+    if not isinstance(name, str) or ":" not in name:
+        near = difflib.get_close_matches(str(name)[:100], METHODS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"method must be one of {', '.join(METHODS)}, or module:Class, not {shown(name)}{hint}")
+    found, base = load_object(name), load_object("roleagent.learners.method:Method")
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ConfigError(
+            f"method={name} is no method: derive a class from roleagent.learners.method.Method (docs/write_a_method.md)"
+        )
+    own: Any = found
+    if not isinstance(own.settings, Mapping):
+        raise ConfigError(f"method={name}: settings must be a mapping of sections, not {shown(own.settings)}")
+    if not dataclasses.is_dataclass(own.Options):
+        raise ConfigError(f"method={name}: Options must be a dataclass")
+    for option in dataclasses.fields(own.Options):
+        if option.default is option.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"method={name}: the option {option.name} needs a default")
+    return own

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
-from roleagent.config.methods import method_class
-
-if TYPE_CHECKING:
-    from roleagent.config import Config
+from roleagent.config import Config, method_class
 
 _SIZES = "policy.hidden_size policy.layers policy.heads policy.kv_heads policy.mlp_size policy.vocabulary"
 _PREDICTIONS = (
