@@ -48,7 +48,6 @@ from roleagent.envs.wrappers.tags import Think
 from roleagent.envs.wrappers.tool_tags import read_replies
 from roleagent.failures.analyst_format import UNREADABLE, read_reflection, read_selection
 from roleagent.failures.modes import UNKNOWN, taxonomy
-from roleagent.recorder import Recorder
 from roleagent.spaces import Unicode, check_render_mode
 from roleagent.tasks.split import TaskSplit
 from roleagent.types import (
@@ -56,6 +55,7 @@ from roleagent.types import (
     Failure,
     Group,
     Prediction,
+    Recorder,
     Reflection,
     Selection,
     Task,

@@ -17,8 +17,7 @@ from typing import Any, Protocol
 from roleagent.agents.chat.types import OVERLONG, Answer, Message, OverlongError, Prompt
 from roleagent.agents.scheduler import Ask, Step
 from roleagent.envs.pool import EnvPool, Outcome
-from roleagent.recorder import UNSAMPLED, Recorder
-from roleagent.types import Completion, Prediction, Task, Turn
+from roleagent.types import UNSAMPLED, Completion, Prediction, Recorder, Task, Turn
 
 UNANSWERED = "the model did not answer"
 _OF_CALLS = ("name", "arguments", "error", "result", "reward")

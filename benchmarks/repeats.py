@@ -39,9 +39,8 @@ from roleagent.agents.policies.scratch_model import build_policy, train_tokenize
 from roleagent.config import load
 from roleagent.learners.engine.logprobs import TokenScorer, collate
 from roleagent.learners.engine.lora import ModuleWeights
-from roleagent.segment import ACTION, CONTEXT, Segment
 from roleagent.slow_notice import waiting
-from roleagent.types import Request
+from roleagent.types import ACTION, CONTEXT, Request, Segment
 
 DEFAULT = Path(__file__).parents[1] / "configs" / "default.yaml"
 BUSY = "import numpy as np\nx = np.ones((600, 600))\nwhile True: x @ x"

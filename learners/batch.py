@@ -40,8 +40,19 @@ from roleagent.agents.rollout import Rollout
 from roleagent.config import Config, method_class
 from roleagent.learners.advantages import Advantages
 from roleagent.learners.rewards import EPSILON, Values
-from roleagent.segment import ACTION, CONTEXT, PREDICTION, TEXT
-from roleagent.types import ROUNDING, Completion, Group, Prediction, Segment, Trajectory, Turn
+from roleagent.types import (
+    ACTION,
+    CONTEXT,
+    PREDICTION,
+    ROUNDING,
+    TEXT,
+    Completion,
+    Group,
+    Prediction,
+    Segment,
+    Trajectory,
+    Turn,
+)
 
 Column = list[np.ndarray]
 """One number per token: an array (T,) for each segment."""

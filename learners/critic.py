@@ -29,8 +29,7 @@ from roleagent.learners.engine.logprobs import (
 from roleagent.learners.engine.prefix_sharing import select_rows
 from roleagent.learners.loss import MetricSums
 from roleagent.learners.method import method_of
-from roleagent.segment import ACTION, CONTEXT, PREDICTION, TEXT
-from roleagent.types import Segment
+from roleagent.types import ACTION, CONTEXT, PREDICTION, TEXT, Segment
 
 
 class Critic(torch.nn.Module):

@@ -38,9 +38,8 @@ from roleagent.learners.engine.logprobs import TokenScorer, find_scoring
 from roleagent.learners.run.checkpoints import Checkpoints
 from roleagent.learners.sft.demonstrations import demonstrate
 from roleagent.options import user_path
-from roleagent.segment import ACTION
 from roleagent.slow_notice import waiting
-from roleagent.types import Group, Trajectory
+from roleagent.types import ACTION, Group, Trajectory
 
 Hint = Callable[[Trajectory, Group], str]
 """What a teacher reads about an episode of a group, ``""`` for nothing."""

@@ -20,8 +20,7 @@ from roleagent.config.settings import LossConfig
 from roleagent.learners.batch import Column, split_tokens
 from roleagent.learners.engine.prefix_sharing import select_rows
 from roleagent.learners.run.ranks import Ranks
-from roleagent.segment import ACTION, PREDICTION, TEXT
-from roleagent.types import Segment
+from roleagent.types import ACTION, PREDICTION, TEXT, Segment
 
 _KINDS = 4  # CONTEXT, ACTION, PREDICTION, TEXT
 PREDICTION_WEIGHT = 0.5
@@ -132,7 +131,7 @@ class SampledTokens:
         weights: of each token in the mean over the batch (``loss.aggregation``): a loss is a *sum* of weighted tokens,
             and micro-batches, minibatches and ranks are added up. Tokens of weight 0 are not to be trained: their other
             numbers mean nothing, and may be infinite, so select with ``torch.where`` before an ``exp``.
-        kinds: ACTION, PREDICTION, or TEXT, the world's (:mod:`roleagent.segment`).
+        kinds: ACTION, PREDICTION, or TEXT, the world's (:mod:`roleagent.types`).
         segments: the number of each token's segment within the micro-batch, ascending.
         entropies: of the distributions that the tokens were drawn from, in nats, without gradient.
         ref_logprobs: of the reference; None with ``loss.kl=0``.

@@ -48,10 +48,9 @@ from roleagent.learners.run.iterations import RankSampler
 from roleagent.learners.run.run import LOST_START, Run
 from roleagent.learners.run.trajectory_log import ScoredGroup
 from roleagent.learners.update import Mismatch, prepared, update
-from roleagent.segment import ACTION, CONTEXT, Segment
 from roleagent.slow_notice import waiting
 from roleagent.timer import ROLLOUT, Timer
-from roleagent.types import Analyst, Group, Request, Sampler
+from roleagent.types import ACTION, CONTEXT, Analyst, Group, Request, Sampler, Segment
 
 _PROBES = 8  # replies that show whether the sampler has the learner's weights
 

@@ -28,8 +28,7 @@ from roleagent.learners.loss import (
 )
 from roleagent.learners.method import Method, loss_of, method_of
 from roleagent.learners.run.ranks import Ranks
-from roleagent.segment import ACTION, CONTEXT, PREDICTION, TEXT
-from roleagent.types import Segment
+from roleagent.types import ACTION, CONTEXT, PREDICTION, TEXT, Segment
 
 
 def prepared(learner: Learner, batch: Batch) -> Batch:

@@ -28,8 +28,7 @@ from roleagent.agents.episode import EpisodeResult, after_step, short
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.policies.token_texts import decoder, token_texts
 from roleagent.files import drop_torn_line, make_folder
-from roleagent.segment import ACTION, PREDICTION
-from roleagent.types import Prediction, Trajectory, Turn
+from roleagent.types import ACTION, PREDICTION, Prediction, Trajectory, Turn
 
 _ONE_TAG = re.compile(r"\s*<(\w+)>[^<]*</\1>\s*")
 

@@ -27,8 +27,7 @@ from roleagent.envs.wrappers.predicted_state import PredictedState
 from roleagent.envs.wrappers.tags import COMMAND_FORM, THOUGHTS, Tags, Think, prediction_forms
 from roleagent.envs.wrappers.tool_tags import ToolTags, read_replies
 from roleagent.markers import escape_markers
-from roleagent.recorder import Recorder
-from roleagent.types import Group, Prediction, PredictionScore, Sampler, Task, Trajectory
+from roleagent.types import Group, Prediction, PredictionScore, Recorder, Sampler, Task, Trajectory
 
 _ONE_AT_A_TIME = Lock()  # trainers step from several threads; episodes share loaded data and TextWorld's parser
 

@@ -10,8 +10,7 @@ import gymnasium
 import numpy as np
 
 from roleagent.env_card import make_expert, step_limit
-from roleagent.recorder import Recorder
-from roleagent.types import Task, Trajectory, Turn
+from roleagent.types import Recorder, Task, Trajectory, Turn
 
 Item = TypeVar("Item")
 

@@ -51,8 +51,7 @@ from roleagent.learners.agent_r.thoughts import THOUGHTS
 from roleagent.learners.batch import trained_tokens
 from roleagent.learners.sft.demonstrations import Demonstration, segments_from
 from roleagent.markers import escape_markers
-from roleagent.segment import ACTION, CONTEXT
-from roleagent.types import Analyst, Reflection, Segment, Trajectory
+from roleagent.types import ACTION, CONTEXT, Analyst, Reflection, Segment, Trajectory
 
 _ROLES = {"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant", "system": "system"}
 

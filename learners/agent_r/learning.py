@@ -38,8 +38,7 @@ from roleagent.learners.loss import PREDICTION_WEIGHT, imitation_weights
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.demonstrations import segments_from
 from roleagent.learners.sft.imitation import CHUNK, likelihood_step, with_text
-from roleagent.segment import ACTION, PREDICTION, TEXT
-from roleagent.types import Segment
+from roleagent.types import ACTION, PREDICTION, TEXT, Segment
 
 Batch = TypeVar("Batch")
 

@@ -46,9 +46,8 @@ from roleagent.learners.engine.optimizer import build_optimizer, rate
 from roleagent.learners.engine.repartition import load_repartitioned, zero_parts
 from roleagent.learners.run.ranks import Ranks
 from roleagent.random_streams import random_stream
-from roleagent.segment import ACTION, CONTEXT
 from roleagent.slow_notice import counting, waiting
-from roleagent.types import Segment
+from roleagent.types import ACTION, CONTEXT, Segment
 
 _OURS = (
     "train_batch_size",

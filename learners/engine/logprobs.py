@@ -31,8 +31,7 @@ from roleagent.learners.engine.prefix_sharing import (
     plan_by_prefix,
     select_rows,
 )
-from roleagent.segment import ACTION, CONTEXT
-from roleagent.types import Segment
+from roleagent.types import ACTION, CONTEXT, Segment
 
 
 def copy_on_cpu(model: PreTrainedModel) -> PreTrainedModel:

@@ -15,9 +15,8 @@ import torch
 
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.config import Config
-from roleagent.segment import ACTION, PREDICTION
 from roleagent.slow_notice import waiting
-from roleagent.types import Request, Segment
+from roleagent.types import ACTION, PREDICTION, Request, Segment
 
 UPDATE = 4.0
 """Seconds of an update per second of reading its tokens: forward, backward, and the optimizer."""

@@ -64,8 +64,7 @@ from roleagent.config import Config
 from roleagent.learners.advantages import Advantages, state_of
 from roleagent.learners.method import Method
 from roleagent.learners.rewards import Values, has_zero_variance
-from roleagent.segment import ACTION, CONTEXT, PREDICTION, TEXT
-from roleagent.types import Group, Reflection, Trajectory
+from roleagent.types import ACTION, CONTEXT, PREDICTION, TEXT, Group, Reflection, Trajectory
 
 MOST_READ = 400
 """Most context tokens of a turn that are logged one by one: its last ones."""

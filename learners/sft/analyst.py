@@ -23,8 +23,7 @@ from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.failures.analyst_format import write_reflection, write_selection
 from roleagent.learners.run.display import Display
 from roleagent.learners.sft.demonstrations import Demonstration
-from roleagent.segment import ACTION, CONTEXT
-from roleagent.types import Analyst, Failure, Reflection, Segment, Trajectory
+from roleagent.types import ACTION, CONTEXT, Analyst, Failure, Reflection, Segment, Trajectory
 
 _ATTEMPTS = 10  # per episode: not every failure is possible in every task
 _RATES = (0.2, 0.9)  # least and most share of a noisy episode's commands that are replaced

@@ -18,8 +18,7 @@ from roleagent.learners.loss import PREDICTION_WEIGHT, MetricSums, imitation_wei
 from roleagent.learners.run.run import Run
 from roleagent.learners.run.time_plan import time_plan
 from roleagent.learners.sft.demonstrations import REPLAY_SHARE, Corrections
-from roleagent.segment import ACTION, CONTEXT, PREDICTION, TEXT
-from roleagent.types import Segment
+from roleagent.types import ACTION, CONTEXT, PREDICTION, TEXT, Segment
 
 CHUNK = 50
 """Updates between checkpoints."""

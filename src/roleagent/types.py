@@ -30,12 +30,11 @@ Every RoleAgent environment reports, on ``reset`` and on ``step`` (what another 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from numpy.random import Generator
-
-from roleagent.segment import Segment as Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +210,89 @@ class Trajectory:
         return self.stop_reason == "won"
 
 
+UNSAMPLED = Completion((), (), "stop")
+"""Stands for a reply whose tokens are not known: that of an expert, or of a model behind a server."""
+
+
+class Recorder:
+    """Takes in the steps of an episode, and gives its trajectory.
+
+    Args:
+        task: what is played.
+        observation: of ``reset``.
+        info: of ``reset``.
+
+    Attributes:
+        observation: the newest observation.
+        info: the newest ``info`` of the environment.
+        turns: what was done so far.
+        scores: of the predictions so far, as they arrived.
+        stop_reason: see :class:`Trajectory`; ``""`` until the episode ends.
+    """
+
+    def __init__(self, task: Task, observation: str, info: Mapping[str, Any]):
+        self.task, self.initial_observation, self.initial_info = task, observation, info
+        self.observation, self.info = observation, info
+        self.turns: list[Turn] = []
+        self.scores: list[PredictionScore] = []
+        self.stop_reason = ""
+        self._terminated = self._truncated = False
+        self._state, self._grouping_state = info.get("state"), grouping_state(info)
+
+    @property
+    def over(self) -> bool:
+        """Whether the episode has ended."""
+        return bool(self.stop_reason)
+
+    @property
+    def won(self) -> bool:
+        """Whether the last step solved the task."""
+        return self.stop_reason == "won"
+
+    def add(
+        self,
+        action: str,
+        observation: str,
+        reward: float,
+        terminated: bool,
+        truncated: bool,
+        info: Mapping[str, Any],
+        *,
+        prompt_ids: tuple[int, ...] = (),
+        completion: Completion = UNSAMPLED,
+        prediction: Prediction | None = None,
+    ) -> Turn:
+        """Adds a step: the bare command, what ``step`` returned, and what was sampled."""
+        rewards = reward_terms(info, reward)
+        turn = Turn(
+            *(prompt_ids, completion, action, observation, self._state),
+            *(prediction, rewards, info, self._grouping_state),
+        )
+        self.turns.append(turn)
+        self.scores += info.get("prediction_scores", ())
+        self.observation, self.info = observation, info
+        if not info.get("revision"):  # a note changes nothing
+            self._state, self._grouping_state = info.get("state"), grouping_state(info)
+        if terminated or truncated:
+            self.end(ending(info, terminated, rewards), terminated, truncated)
+        return turn
+
+    def end(self, stop_reason: str, terminated: bool = False, truncated: bool = True) -> None:
+        """Ends the episode."""
+        self.stop_reason, self._terminated, self._truncated = stop_reason, terminated, truncated
+
+    def trajectory(self) -> Trajectory:
+        """The record; scores that arrived late are with the turns that made the predictions."""
+        turns = []
+        for number, turn in enumerate(self.turns):
+            if turn.prediction is not None:
+                scores = tuple(score for score in self.scores if score.turn == number)
+                turn = replace(turn, prediction=replace(turn.prediction, scores=scores))
+            turns.append(turn)
+        ended = (self._terminated, self._truncated, self.stop_reason)
+        return Trajectory(self.task, tuple(turns), *ended, self.initial_observation, self.initial_info)
+
+
 ROUNDING = 1e-6
 """Of the size of rewards: smaller differences are rounding. A step of float32 is at most 1.2e-7."""
 
@@ -238,6 +320,43 @@ class Group:
                     f"a group plays one task, but {trajectory.task.task_id!r} was put into the group of "
                     f"{self.task.task_id!r}"
                 )
+
+
+CONTEXT, ACTION, PREDICTION, TEXT = 0, 1, 2, 3
+"""The kinds of tokens: read only, sampled as an action, sampled as a prediction, and the environment's text where it is
+trained (in the warm start, and with an action mask off)."""
+
+
+_COLUMNS = {"token_ids": np.int64, "token_kind": np.int8, "sampler_logprobs": np.float64, "advantages": np.float64}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """One training sequence. The columns have the same length T; any sequence of numbers is valid.
+
+    Attributes:
+        token_ids: int64 (T,): prompts, replies and observations, as they stood in the policy's context.
+        token_kind: int8 (T,): one of the kinds above.
+        sampler_logprobs: float64 (T,): log-probability under the policy that sampled the token; 0 elsewhere.
+        advantages: float64 (T,): the advantage of the turn that sampled the token; 0 elsewhere.
+        trajectory: index of the trajectory the segment belongs to, within its batch.
+    """
+
+    token_ids: np.ndarray
+    token_kind: np.ndarray
+    sampler_logprobs: np.ndarray
+    advantages: np.ndarray
+    trajectory: int = 0
+
+    def __post_init__(self) -> None:
+        for name, dtype in _COLUMNS.items():
+            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype))
+        lengths = {len(getattr(self, name)) for name in _COLUMNS}
+        if len(lengths) != 1:
+            raise ValueError(f"the columns of a segment differ in length: {sorted(lengths)}")
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tiny import TASKS, TEMPLATE, Script, around, play, qwen, qwen2_tokenizer, w
 from roleagent.agents.builders import check_agent
 from roleagent.config import ConfigError, load
 from roleagent.learners.batch import segments_of
-from roleagent.segment import ACTION
+from roleagent.types import ACTION
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 CLIENT = """

@@ -18,8 +18,8 @@ from roleagent.config import ConfigError, load
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.toy.expert import ToyExpert
 from roleagent.learners.batch import segments_of
-from roleagent.segment import ACTION, PREDICTION
 from roleagent.similarity import lms
+from roleagent.types import ACTION, PREDICTION
 
 
 class Expert:

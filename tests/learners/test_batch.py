@@ -12,8 +12,7 @@ from tiny import plain
 
 from roleagent.learners.batch import build_batch, segments_of, whiten
 from roleagent.learners.loss import token_weights
-from roleagent.segment import ACTION
-from roleagent.types import Completion, Prediction, Trajectory, Turn
+from roleagent.types import ACTION, Completion, Prediction, Trajectory, Turn
 
 MASKS = list(itertools.product([True, False], repeat=2))
 

@@ -16,7 +16,7 @@ from roleagent.learners.batch import whiten
 from roleagent.learners.critic import Critic, critic_advantages, fit, generalized_advantages, value_loss
 from roleagent.learners.engine.engine import Engine
 from roleagent.learners.loss import token_weights
-from roleagent.segment import TEXT
+from roleagent.types import TEXT
 
 MASKS = list(itertools.product([True, False], repeat=2))
 

@@ -15,7 +15,7 @@ from roleagent.learners.batch import Batch, segments_of
 from roleagent.learners.distillation import HintedTeacher, ModelTeacher, ServedTeacher, add_teacher, with_note
 from roleagent.learners.engine.engine import Engine
 from roleagent.learners.engine.logprobs import TokenScorer
-from roleagent.segment import ACTION
+from roleagent.types import ACTION
 
 train = load("train")
 

@@ -9,8 +9,7 @@ from programs import ROOT, load, metrics
 from test_methods import TREE, arguments  # noqa: F401 - a fixture
 
 from roleagent.learners.loss import SampledTokens
-from roleagent.segment import ACTION, TEXT
-from roleagent.types import Completion, Group, Task, Trajectory, Turn
+from roleagent.types import ACTION, TEXT, Completion, Group, Task, Trajectory, Turn
 
 train = load("train")
 METHODS = {"cispo": "CISPO", "gmpo": "GMPO", "echo": "ECHO", "hgpo": "HGPO", "graph_gpo": "GraphGPO"}

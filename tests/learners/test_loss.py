@@ -9,8 +9,7 @@ from torch import nn
 from roleagent.config.settings import LossConfig
 from roleagent.learners.engine.logprobs import head_logprobs
 from roleagent.learners.loss import SampledTokens, policy_loss, token_weights
-from roleagent.segment import ACTION
-from roleagent.types import Segment
+from roleagent.types import ACTION, Segment
 
 VOCABULARY = 11
 

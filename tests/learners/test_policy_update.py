@@ -19,8 +19,7 @@ from roleagent.learners.engine.logprobs import TokenScores
 from roleagent.learners.loss import SampledTokens, policy_loss, token_weights
 from roleagent.learners.method import method_of
 from roleagent.learners.update import importance, minibatches, prepared, starts_from_learner, update, world_shares
-from roleagent.segment import ACTION, TEXT
-from roleagent.types import Group
+from roleagent.types import ACTION, TEXT, Group
 
 
 def learner_of(**tree):

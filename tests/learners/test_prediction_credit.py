@@ -20,8 +20,18 @@ from roleagent.learners.loss import PREDICTION_WEIGHT
 from roleagent.learners.method import method_of
 from roleagent.learners.run.launch import check_learning
 from roleagent.learners.update import prepared, update
-from roleagent.segment import ACTION, CONTEXT, PREDICTION
-from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
+from roleagent.types import (
+    ACTION,
+    CONTEXT,
+    PREDICTION,
+    Completion,
+    Group,
+    Prediction,
+    PredictionScore,
+    Task,
+    Trajectory,
+    Turn,
+)
 
 TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")
 FIRST = "You are in a kitchen. There are: basket, cupboard 1, drawer 2."

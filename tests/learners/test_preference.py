@@ -13,7 +13,7 @@ from roleagent.config import from_dict
 from roleagent.learners.agent_r.data import Example
 from roleagent.learners.agent_r.learning import EXTRA_TURNS, PreferenceData, log_ratios, preference_step
 from roleagent.learners.engine.engine import Learner
-from roleagent.segment import ACTION
+from roleagent.types import ACTION
 
 TASK = "bring-egg-table-1"
 GOOD = ["go to basket", "take egg from basket", "go to table", "move egg to table"]

@@ -20,9 +20,8 @@ from roleagent.agents.evaluation.transcripts import read_transcripts
 from roleagent.config import from_dict, to_dict
 from roleagent.config import load as load_config
 from roleagent.envs.pool import EnvPool
-from roleagent.segment import ACTION
 from roleagent.tasks.split import TaskSplit, wilson
-from roleagent.types import Completion
+from roleagent.types import ACTION, Completion
 
 evaluate = load("evaluate")
 HEADER = {"protocol": 1, "agent": "somebody"}

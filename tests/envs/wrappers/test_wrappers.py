@@ -16,10 +16,9 @@ from roleagent.agents.builders import EnvSplit
 from roleagent.config import load
 from roleagent.envs.wrappers import FailureCurriculum, PredictedState, Tags, default_horizon, parse
 from roleagent.envs.wrappers.tags import MAX_COMMAND
-from roleagent.recorder import Recorder
 from roleagent.similarity import lms, lms_tokens
 from roleagent.spaces import Unicode
-from roleagent.types import PredictionScore, Task
+from roleagent.types import PredictionScore, Recorder, Task
 
 
 class Script(gymnasium.Env):

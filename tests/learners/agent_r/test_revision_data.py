@@ -19,8 +19,7 @@ from roleagent.learners.agent_r.data import RevisionData, read_conversations, se
 from roleagent.learners.agent_r.iterate import collect, idle_mechanisms, shares_of
 from roleagent.learners.agent_r.learning import Member, PreferenceData, batches, part_shares, weights_of
 from roleagent.learners.agent_r.thoughts import THOUGHTS
-from roleagent.segment import ACTION
-from roleagent.types import Segment
+from roleagent.types import ACTION, Segment
 
 TASK = "bring-egg-table-1"
 GOOD = ["go to basket", "take egg from basket", "go to table", "move egg to table"]

@@ -15,7 +15,7 @@ from roleagent.learners import batch
 from roleagent.learners.sft import demonstrations as tokenization
 from roleagent.learners.sft.demonstrations import CorruptedPredictions, demonstrate
 from roleagent.learners.sft.imitation import batches
-from roleagent.segment import ACTION, CONTEXT, PREDICTION
+from roleagent.types import ACTION, CONTEXT, PREDICTION
 
 TASK = "heat-fish-tray-2"
 
