@@ -1,25 +1,32 @@
 """Deals the work of an iteration to the ranks, whatever their number: episodes to play, and segments to learn from.
 
+The task sampler is on the first rank (:class:`RankSampler`), and what its analyst asks is dealt, too.
+
 Episodes are dealt one by one, so that no rank waits while another plays whole groups. A group comes together again on
 its home: group n on rank n modulo their number. Advantages are estimated there. For the update segments move once
-more, so that in every optimizer step each rank has nearly the same number of tokens. What the analyst asks on the first
-rank is dealt, too.
+more, so that in every optimizer step each rank has nearly the same number of tokens.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
+from roleagent.curricula.failure_sampler import CurriculumSampler
+from roleagent.curricula.generated_sampler import GeneratedSampler
+from roleagent.curricula.mixed_sampler import MixedSampler
 from roleagent.learners.batch import Batch, Column
 from roleagent.learners.engine.prefix_sharing import distinct_tokens
 from roleagent.learners.run.ranks import Ranks, dealt_back
-from roleagent.types import Completion, Group, Request, Segment
+from roleagent.learners.run.run import Run
+from roleagent.learners.run.trajectory_log import Analysis, ScoredGroup
+from roleagent.types import Completion, Group, Reflection, Request, Sampler, Segment
 
 
 def play_groups(
@@ -123,6 +130,88 @@ class SharedPolicy:
     def _answer(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
         own = self._policy.generate(self._ranks.share(requests), temperature)
         return dealt_back(self._ranks.gather(own))
+
+
+class RankSampler:
+    """A task sampler for all ranks: the sampler itself is on the first one.
+
+    Args:
+        run: the run.
+        sampler: on the first rank; None elsewhere.
+        policy: the sampler's analyst asks it; every rank has it.
+
+    Attributes:
+        ahead: the tasks that are played already, for the next iteration. A resumed run plays them again.
+    """
+
+    def __init__(self, run: Run, sampler: Sampler | None, policy: SharedPolicy):
+        self._run, self._sampler, self._policy = run, sampler, policy
+        self.ahead: list[str] = []
+        self._again = list((run.progress.sampler or {}).get("ahead", ()))
+
+    def sample(self, count: int) -> list[str]:
+        """``count`` task ids, the same on every rank."""
+        return self._run.ranks.once(lambda: self._sample(count))
+
+    def observe(self, scored: Sequence[ScoredGroup]) -> Analysis:
+        """Analyzes the failures and updates the curriculum, on the first rank; the others answer what it asks."""
+        if self._sampler is None:
+            with self._run.timer("analysis"):
+                self._policy.serve()
+            return Analysis()
+        with self._run.timer("analysis"), closing(self._policy):
+            choices, reflections = self._sampler.choices(), self._sampler.observe([one.group for one in scored])
+        ahead = {"ahead": self.ahead} if self.ahead else {}
+        self._run.progress.sampler = {**self._sampler.state_dict(), **ahead}
+        if self._run.config.genenv and isinstance(self._sampler, GeneratedSampler | MixedSampler):
+            self._run.folder.tasks(self._run.iteration, self._sampler.take_events())
+        return Analysis(choices, reflections, self._sampler.metrics())
+
+    def observe_analyzed(self, groups: Sequence[Group], reflections: Sequence[Reflection]) -> None:
+        """As :meth:`observe`, with the analyses of the failed episodes, in their order."""
+        if self._sampler is None:
+            with self._run.timer("analysis"):
+                self._policy.serve()
+            return
+        with self._run.timer("analysis"), closing(self._policy):
+            failed = [number for number, group in enumerate(groups) for one in group.trajectories if not one.success]
+            several = isinstance(self._sampler, MixedSampler)
+            each = self._sampler.split(groups) if several else [(self._sampler, [*range(len(groups))], groups)]
+            for sampler, places, own in each:
+                if isinstance(sampler, CurriculumSampler):
+                    known = [one for number, one in zip(failed, reflections, strict=True) if number in places]
+                    _learn_analyzed(sampler, own, known)
+        self._run.progress.sampler = self._sampler.state_dict()
+
+    def probe(self, count: int) -> tuple[dict[str, list[str]], dict[str, float]]:
+        """``count`` tasks of the initial and of the present simulator, by name, and what the latter cost.
+
+        Both are known on every rank.
+        """
+
+        def write() -> tuple[dict[str, list[str]], dict[str, float]]:
+            assert isinstance(self._sampler, GeneratedSampler | MixedSampler)
+            tasks = self._sampler.probe(count, self._run.stream("probe tasks", self._run.iteration))
+            return tasks, self._sampler.costs()  # which are not the next iteration's
+
+        return self._run.ranks.once(write)
+
+    def _sample(self, count: int) -> list[str]:
+        assert self._sampler is not None  # on the first rank
+        if again := self._again:
+            self._again = []
+            return again
+        with self._run.timer("simulator") if self._run.config.genenv else nullcontext():
+            return self._sampler.sample(count)
+
+
+def _learn_analyzed(sampler: CurriculumSampler, groups: Sequence[Group], reflections: Sequence[Reflection]) -> None:
+    """The sampler learns from groups whose failed episodes are analyzed already, in their order."""
+    steps, answer = sampler.learn(groups), None
+    with suppress(StopIteration):
+        while True:
+            question, arguments = steps.send(answer)
+            answer = reflections if question == "reflect" else getattr(sampler.analyst, question)(*arguments)
 
 
 class Minibatch(NamedTuple):

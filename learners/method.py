@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     from roleagent.agents.policies.hf import HFPolicy
     from roleagent.agents.policies.protocol import Policy
     from roleagent.agents.rollout import Rollout
+    from roleagent.learners.dealing import RankSampler
     from roleagent.learners.engine.engine import Learner
     from roleagent.learners.loss import Loss, SampledTokens
-    from roleagent.learners.run.iterations import RankSampler
     from roleagent.learners.run.run import Run
     from roleagent.learners.run.trajectory_log import ScoredGroup
     from roleagent.learners.sft.data import SFTData

@@ -30,6 +30,7 @@ from roleagent.learners.advantages import Advantages, Estimator, compared_turns
 from roleagent.learners.batch import Batch, build_batch
 from roleagent.learners.critic import open_critic
 from roleagent.learners.dealing import (
+    RankSampler,
     SharedPolicy,
     bring_home,
     play_groups,
@@ -44,7 +45,6 @@ from roleagent.learners.genenv import (
     open_simulator_training,
 )
 from roleagent.learners.rewards import Values, has_zero_variance, normalize_process, shuffle_process
-from roleagent.learners.run.iterations import RankSampler
 from roleagent.learners.run.run import LOST_START, Run
 from roleagent.learners.run.trajectory_log import ScoredGroup
 from roleagent.learners.update import Mismatch, prepared, update

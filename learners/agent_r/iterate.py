@@ -35,8 +35,8 @@ from roleagent.config import ConfigError, method_class
 from roleagent.files import read_json_lines, write_json_lines
 from roleagent.learners.agent_r.data import Example, RevisionData, select
 from roleagent.learners.agent_r.learning import PreferenceData
+from roleagent.learners.dealing import RankSampler
 from roleagent.learners.engine.engine import Learner
-from roleagent.learners.run.iterations import RankSampler
 from roleagent.learners.run.run import Run
 from roleagent.types import Completion, Group, Reflection, Task, Trajectory, Turn
 
