@@ -16,11 +16,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from roleagent.agents.episode import Action, EnvError, Episode, play_episode
+from roleagent.agents.episode import Action, Ask, Backend, Batch, EnvError, Episode, Scheduler, play_episode
 from roleagent.agents.policies.protocol import HasBackend, Policy
 from roleagent.agents.prompt_templates import read_templates
 from roleagent.agents.rendering import Conversation, prediction_prompt, renderer_of, style_of
-from roleagent.agents.scheduler import Ask, Backend, Batch, Scheduler
 from roleagent.config.settings import PromptConfig, RolloutConfig
 from roleagent.env_card import Instructions, instructions_of
 from roleagent.envs.pool import EnvPool, Outcome

@@ -1,6 +1,6 @@
 """The search of Agent-R: many trees side by side.
 
-A tree is played as an episode is: its search awaits the policy's replies, and :mod:`roleagent.agents.scheduler` samples
+A tree is played as an episode is: its search awaits the policy's replies, and :mod:`roleagent.agents.episode` samples
 those of all trees in one call.
 
 Each simulation goes from the root of a tree to a leaf. It expands the nodes on its way: the policy samples
@@ -23,10 +23,10 @@ import gymnasium
 import numpy as np
 
 from roleagent.agents.builders import EnvSplit
+from roleagent.agents.episode import Ask, Batch, Scheduler
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rendering import Conversation
 from roleagent.agents.rollout import Rollout
-from roleagent.agents.scheduler import Ask, Batch, Scheduler
 from roleagent.config import ConfigError
 from roleagent.config.revision import SearchConfig
 from roleagent.envs.failures.scripted_episode import ScriptedEpisode

@@ -27,11 +27,10 @@ from typing import Any
 from roleagent.agents.builders import EnvSplit, make_wrapped
 from roleagent.agents.chat.endpoint import Endpoint
 from roleagent.agents.chat.types import Answer
-from roleagent.agents.episode import Episode
+from roleagent.agents.episode import Episode, Step
 from roleagent.agents.evaluation.play import chat_attempts
 from roleagent.agents.evaluation.records import Attempt
 from roleagent.agents.prompting.standard import ChatAgent
-from roleagent.agents.scheduler import Step
 from roleagent.config import load
 from roleagent.env_card import instructions_of
 from roleagent.envs.pool import EnvPool

@@ -26,11 +26,15 @@ from roleagent.agents.chat.models import ChatModel
 from roleagent.agents.chat.types import Answer, EndpointError, OverlongError, Prompt
 from roleagent.agents.episode import (
     UNANSWERED,
+    Ask,
+    Batch,
     Episode,
     EpisodeFailed,
     EpisodeResult,
     NoAnswerError,
     PromptingAgent,
+    Scheduler,
+    Threads,
     play_episode,
 )
 from roleagent.agents.evaluation.baselines import Agent, FunctionAgent, build_agent, is_thread_safe
@@ -38,7 +42,6 @@ from roleagent.agents.evaluation.records import Attempt, Record, records_of
 from roleagent.agents.evaluation.revision import Failure, revise_failures
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
-from roleagent.agents.scheduler import Ask, Batch, Scheduler, Threads
 from roleagent.envs.pool import EnvPool
 from roleagent.options import shown
 from roleagent.types import Trajectory

@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from roleagent.agents.chat_renderer import ChatRenderer
-from roleagent.agents.episode import Action, EnvError, Episode
+from roleagent.agents.episode import Action, Ask, Backend, EnvError, Episode
 from roleagent.agents.gateway.conversations import Conversations
 from roleagent.agents.gateway.protocol import BadRequest, ChatRequest, answer_of, error_of, read_reply, read_request
 from roleagent.agents.gateway.server import Call, Gateway, Program
 from roleagent.agents.rendering import PlainRenderer
 from roleagent.agents.rollout import Rollout
-from roleagent.agents.scheduler import Ask, Backend
 from roleagent.config.settings import AgentConfig
 from roleagent.options import shown
 from roleagent.timer import Timer
@@ -38,7 +37,7 @@ _OF_TASK = ("task_id", "goal", "task_type", "split", "admissible_actions", "stat
 
 
 class _Requests:
-    """A backend of :class:`~roleagent.agents.scheduler.Scheduler`: what programs ask for, and the policy's replies.
+    """A backend of :class:`~roleagent.agents.episode.Scheduler`: what programs ask for, and the policy's replies.
 
     The policy replies once every program waits for it, or after :data:`QUIET` seconds. So programs that think quickly
     are answered in the same batches in every run.

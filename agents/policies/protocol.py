@@ -10,7 +10,7 @@ from roleagent.types import Completion, Request
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from roleagent.agents.scheduler import Backend
+    from roleagent.agents.episode import Backend
 
 
 INSIDE = "\n"

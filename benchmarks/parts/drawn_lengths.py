@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 
 from roleagent.agents.builders import EnvSplit
+from roleagent.agents.episode import Threads
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.rollout import Rollout
-from roleagent.agents.scheduler import Threads
 from roleagent.learners.rl import Episodes
 from roleagent.learners.run.ranks import Ranks
 from roleagent.timer import Timer

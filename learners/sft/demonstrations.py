@@ -27,12 +27,11 @@ import gymnasium
 import numpy as np
 
 from roleagent.agents.builders import EnvSplit
-from roleagent.agents.episode import Episode, play_episode
+from roleagent.agents.episode import Ask, Episode, Scheduler, play_episode
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rendering import Conversation, TextRecorder
 from roleagent.agents.rollout import Rollout
-from roleagent.agents.scheduler import Ask, Scheduler
 from roleagent.config import ConfigError
 from roleagent.config.settings import WarmStartConfig
 from roleagent.env_card import make_expert

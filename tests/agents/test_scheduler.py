@@ -9,9 +9,8 @@ import pytest
 from tiny import Script
 
 import roleagent  # noqa: F401 - registers the environments
-from roleagent.agents.episode import Action, Episode, play_episode
+from roleagent.agents.episode import Action, Ask, Batch, Episode, Scheduler, Step, Threads, play_episode
 from roleagent.agents.rollout import Rollout
-from roleagent.agents.scheduler import Ask, Batch, Scheduler, Step, Threads
 from roleagent.config.settings import PromptConfig, RolloutConfig
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers import Tags

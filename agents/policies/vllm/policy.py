@@ -16,13 +16,13 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
+from roleagent.agents.episode import Ask
 from roleagent.agents.policies.hf import HFPolicy, PolicyError
 from roleagent.agents.policies.protocol import Weights
 from roleagent.agents.policies.vllm.client import ServerPool
 from roleagent.agents.policies.vllm.engine import open_local, require_vllm
 from roleagent.agents.policies.vllm.processes import ProcessPool
 from roleagent.agents.policies.vllm.requests import SampleRequest
-from roleagent.agents.scheduler import Ask
 from roleagent.config import Config, ConfigError
 from roleagent.slow_notice import count
 from roleagent.types import Completion, Request
@@ -144,7 +144,7 @@ class VLLMPolicy:
 
 
 class Continuous:
-    """A backend of :class:`~roleagent.agents.scheduler.Scheduler`: each request goes to vLLM at once, which batches
+    """A backend of :class:`~roleagent.agents.episode.Scheduler`: each request goes to vLLM at once, which batches
     whatever is under way. A slot's seeds are its own, so that what it samples does not depend on the others.
 
     Args:

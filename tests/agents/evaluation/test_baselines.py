@@ -12,6 +12,7 @@ from tiny import Script, qwen
 
 from roleagent.agents.chat.endpoint import KEYS, Endpoint, EndpointError
 from roleagent.agents.chat.models import PolicyChatModel
+from roleagent.agents.episode import THREAD_NAME
 from roleagent.agents.evaluation.baselines import (
     build_agent,
     build_prompting_agent,
@@ -19,7 +20,6 @@ from roleagent.agents.evaluation.baselines import (
 from roleagent.agents.evaluation.play import play_agents, play_prompting
 from roleagent.agents.evaluation.records import Attempt
 from roleagent.agents.prompting.plain import MEMORY, ReAct, Reflexion
-from roleagent.agents.scheduler import THREAD_NAME
 from roleagent.env_card import instructions_of
 from roleagent.envs.pool import EnvPool
 

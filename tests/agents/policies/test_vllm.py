@@ -24,6 +24,7 @@ import yaml
 from programs import ROOT, default_signals, run
 from tiny import tokenizer
 
+from roleagent.agents.episode import Ask
 from roleagent.agents.policies.hf import HFPolicy, PolicyError
 from roleagent.agents.policies.scratch_model import build_policy
 from roleagent.agents.policies.vllm import processes
@@ -38,7 +39,6 @@ from roleagent.agents.policies.vllm.policy import check, open_vllm
 from roleagent.agents.policies.vllm.requests import PROTOCOL, model_shape
 from roleagent.agents.policies.vllm.server import Service, application
 from roleagent.agents.policies.vllm.sync import BrokenChannelError, Channel, join_store, open_store, send_weights
-from roleagent.agents.scheduler import Ask
 from roleagent.config import ConfigError, load
 from roleagent.config.settings import LoRAConfig, PolicyConfig
 from roleagent.learners.engine.lora import ModuleWeights, adapt
