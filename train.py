@@ -38,7 +38,7 @@ from roleagent.agents.builders import EnvSplit
 from roleagent.callbacks import Callback
 from roleagent.config import Config, to_dict
 from roleagent.config.effects import without_effect
-from roleagent.learners.genenv import play_probe, update_simulator
+from roleagent.learners.genenv.training import play_probe, update_simulator
 from roleagent.learners.method import Iteration, Start
 from roleagent.learners.rl import (
     Episodes,

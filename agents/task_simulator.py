@@ -158,7 +158,7 @@ class ModelSimulator:
     A policy that knows a chat template is prompted. One that does not has learned the role by example, and finds behind
     the situation the mark for what is due.
 
-    It learns in a step of its own (:func:`roleagent.learners.genenv.update_simulator`), in which every rank
+    It learns in a step of its own (:func:`roleagent.learners.genenv.training.update_simulator`), in which every rank
     takes part: :meth:`update` keeps the records for it.
 
     Args:

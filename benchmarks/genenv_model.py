@@ -34,7 +34,7 @@ from parts.slipping_agent import ATTEMPTS, SLIPS, Agent
 from roleagent.agents.builders import EnvSplit
 from roleagent.config import load
 from roleagent.curricula.samplers import UniformSampler
-from roleagent.learners.genenv import SimulatorTraining, generated_sampler, update_simulator
+from roleagent.learners.genenv.training import SimulatorTraining, generated_sampler, update_simulator
 from roleagent.learners.rl import open_learner
 from roleagent.learners.run.display import Display
 from roleagent.learners.run.launch import open_run

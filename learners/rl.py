@@ -39,7 +39,7 @@ from roleagent.learners.dealing import (
 from roleagent.learners.distillation import add_teacher, open_teacher
 from roleagent.learners.engine.engine import Learner, policy_computes
 from roleagent.learners.engine.lora import Adapter, ModuleWeights, adapted
-from roleagent.learners.genenv import (
+from roleagent.learners.genenv.training import (
     SimulatorTraining,
     generated_sampler,
     open_simulator_training,

@@ -237,7 +237,7 @@ def learner(device: str, stage: str, what: str = "") -> None:
     from roleagent.config.settings import LoRAConfig, PolicyConfig
     from roleagent.learners.engine.engine import Learner
     from roleagent.learners.engine.lora import adapt
-    from roleagent.learners.genenv import offloaded
+    from roleagent.learners.genenv.training import offloaded
     from roleagent.learners.run.ranks import Ranks
     from roleagent.types import Segment
 

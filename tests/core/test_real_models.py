@@ -118,9 +118,9 @@ def test_a_real_model_learns_the_language_of_the_game(imitation, smollm2):
 
 @pytest.mark.parametrize("road", TRAINING)
 def test_a_real_model_is_trained(taught, road, tmp_path, monkeypatch):
-    monkeypatch.setattr("roleagent.learners.genenv.SAMPLED", 8)  # proposals on which a simulator is measured
-    monkeypatch.setattr("roleagent.learners.genenv.EXAMPLES", 8)  # what a simulator of its own learns from, in a round
-    monkeypatch.setattr("roleagent.learners.genenv.ROUNDS", 1)
+    few = {"SAMPLED": 8, "EXAMPLES": 8, "ROUNDS": 1}  # of a simulator with weights of its own
+    for name, number in few.items():
+        monkeypatch.setattr(f"roleagent.learners.genenv.training.{name}", number)
     train(taught, tmp_path / "run", *TRAINING[road])
     assert moved(tmp_path / "run", taught), f"{road} left the model as it was"
     if "lora.rank=2" in TRAINING[road]:

@@ -20,7 +20,7 @@ from roleagent.agents.task_simulator import write_tasks
 from roleagent.cli import main as roleagent
 from roleagent.config import from_dict
 from roleagent.curricula.samplers import UniformSampler
-from roleagent.learners.genenv import generated_sampler
+from roleagent.learners.genenv.training import generated_sampler
 from roleagent.learners.run.display import Display
 from roleagent.learners.run.launch import open_run
 from roleagent.tasks.grammar import grammar_of
@@ -51,7 +51,7 @@ DEMONSTRATIONS = {"shared": {"episodes": 60, "epochs": 12}}  # what an agent nee
 @pytest.fixture(scope="module", autouse=True)
 def few_rounds():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("roleagent.learners.genenv.ROUNDS", 5)
+        patch.setattr("roleagent.learners.genenv.training.ROUNDS", 5)
         yield
 
 
@@ -131,7 +131,7 @@ def test_propose_asks_the_simulator_of_the_newest_checkpoint(kind, whole, capsys
 
 @pytest.mark.slow
 def test_a_model_that_writes_nothing_usable_is_named_and_the_split_takes_its_place(tmp_path, monkeypatch):
-    monkeypatch.setattr("roleagent.learners.genenv.ROUNDS", 0)
+    monkeypatch.setattr("roleagent.learners.genenv.training.ROUNDS", 0)
     config, folder = tmp_path / "genenv.yaml", tmp_path / "run"
     config.write_text(yaml.safe_dump(GENENV))
     options = ("simulator.kind=model", "train.iterations=1", "warmstart.epochs=1")

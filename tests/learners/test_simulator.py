@@ -33,7 +33,7 @@ from roleagent.curricula.alignment import Alignment
 from roleagent.curricula.simulators import StaticSimulator
 from roleagent.learners import genenv as simulators
 from roleagent.learners.engine.engine import Learner
-from roleagent.learners.genenv import SimulatorTraining, VisitingSimulator, learn, offloaded, warm_start
+from roleagent.learners.genenv.training import SimulatorTraining, VisitingSimulator, learn, offloaded, warm_start
 from roleagent.random_streams import random_stream
 from roleagent.tasks.grammar import Refused, TaskSpec, grammar_of
 from roleagent.tasks.simulator import Simulator, SimulatorRecord, Situation

@@ -1,0 +1,1 @@
+"""GenEnv: a simulator writes training tasks, and learns which fit the agent."""
