@@ -38,7 +38,6 @@ from roleagent.agents.builders import EnvSplit
 from roleagent.callbacks import Callback
 from roleagent.config import Config, to_dict
 from roleagent.config.effects import without_effect
-from roleagent.learners.genenv.training import play_probe, update_simulator
 from roleagent.learners.method import Iteration, Start
 from roleagent.learners.rl import (
     Episodes,
@@ -109,9 +108,9 @@ def run_stages(run: Run, split: EnvSplit, held_out: EnvSplit) -> dict[str, Any]:
 def reinforce(start: Start) -> None:
     """Reinforcement learning with a curriculum. The actor plays with the policy's weights."""
     run, split, policy, actor = start.run, start.split, start.policy, start.actor
-    learner, simulator = open_learner(run, split, policy, actor)
+    learner = open_learner(run, split, policy, actor)
     sync_weights(run, learner, actor)
-    sampler = open_sampler(run, split, actor, simulator)
+    sampler = open_sampler(run, split, actor)
     rollout = open_rollout(run, split, actor)
     episodes = Episodes(run, rollout, sampler)
     iterations = Iterations(run, learner, actor)
@@ -135,12 +134,8 @@ def reinforce(start: Start) -> None:
         scored = gather(run, rollout, groups, advantages, batch, replaced)
         analysis = sampler.observe(scored)
 
-        # Whatever else the method trains.
+        # Whatever else the method trains, such as a simulator that writes tasks.
         metrics |= run.method.after(Iteration(run, learner, actor, rollout, sampler, scored)) or {}
-
-        # A simulator that is a model learns to write tasks of the right difficulty.
-        metrics |= update_simulator(run, simulator, learner, actor)
-        metrics |= play_probe(run, rollout, sampler)
 
         iterations.finish(scored, analysis, metrics, rollout.stats)
         evaluate_periodically(run, start.held_out, actor)

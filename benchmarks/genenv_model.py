@@ -34,7 +34,8 @@ from parts.slipping_agent import ATTEMPTS, SLIPS, Agent
 from roleagent.agents.builders import EnvSplit
 from roleagent.config import load
 from roleagent.curricula.samplers import UniformSampler
-from roleagent.learners.genenv.training import SimulatorTraining, generated_sampler, update_simulator
+from roleagent.learners.genenv.method import GenEnv
+from roleagent.learners.genenv.training import SimulatorTraining, update_simulator
 from roleagent.learners.rl import open_learner
 from roleagent.learners.run.display import Display
 from roleagent.learners.run.launch import open_run
@@ -59,17 +60,15 @@ def open_simulator(run: Run, split: EnvSplit) -> SimulatorTraining:
     if run.config.shares_simulator:
         imitate(run, policy, data.tokenize(policy), run.config.warmstart.epochs).close()
     run.enter("train")
-    simulator = open_learner(run, split, policy, policy)[1]
-    assert simulator is not None
-    return simulator
+    open_learner(run, split, policy, policy)
+    assert isinstance(run.method, GenEnv) and run.method.simulator is not None
+    return run.method.simulator
 
 
 def play(run: Run, split: Any, simulator: SimulatorTraining, updates: int) -> dict[str, float]:
     """Updates the simulator against the agent that stands still; returns the figures."""
     env = gymnasium.make(split.config.env.id, generated_tasks=True)
-    sampler = generated_sampler(
-        run, split, UniformSampler(split.task_split, run.stream("sampler")), run.stream, simulator.simulator
-    )
+    sampler: Any = run.method.sampler(run, split, UniformSampler(split.task_split, run.stream("sampler")))
     agent = Agent(env.unwrapped, sampler.grammar, SLIPS["toy"], noise=False, seed=run.config.seed)
     rates: list[list[float]] = []
     written: list[list[str]] = []

@@ -40,13 +40,13 @@ from roleagent.agents.evaluation.statistics import difference
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.envs.failures.command_noise import random_command
 from roleagent.envs.pool import EnvPool
-from roleagent.learners.agent_r.thoughts import THOUGHTS
+from roleagent.envs.wrappers.notes import REVISION_THOUGHTS
 from roleagent.learners.run.checkpoints import Checkpoints
 from roleagent.learners.run.folder import CheckpointError, read_config
 from roleagent.options import user_path
 from roleagent.slow_notice import waiting
 
-NOTES = {"alone": "", "placebo": "The kitchen is a room of the house.", "signal": THOUGHTS[0]}
+NOTES = {"alone": "", "placebo": "The kitchen is a room of the house.", "signal": REVISION_THOUGHTS[0]}
 
 
 class Slips(gymnasium.Wrapper):

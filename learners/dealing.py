@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
 from roleagent.curricula.failure_sampler import CurriculumSampler
-from roleagent.curricula.generated_sampler import GeneratedSampler
 from roleagent.curricula.mixed_sampler import MixedSampler
 from roleagent.learners.batch import Batch, Column
 from roleagent.learners.engine.prefix_sharing import distinct_tokens
@@ -141,11 +140,12 @@ class RankSampler:
         policy: the sampler's analyst asks it; every rank has it.
 
     Attributes:
+        sampler: on the first rank; None elsewhere.
         ahead: the tasks that are played already, for the next iteration. A resumed run plays them again.
     """
 
     def __init__(self, run: Run, sampler: Sampler | None, policy: SharedPolicy):
-        self._run, self._sampler, self._policy = run, sampler, policy
+        self._run, self.sampler, self._policy = run, sampler, policy
         self.ahead: list[str] = []
         self._again = list((run.progress.sampler or {}).get("ahead", ()))
 
@@ -155,54 +155,39 @@ class RankSampler:
 
     def observe(self, scored: Sequence[ScoredGroup]) -> Analysis:
         """Analyzes the failures and updates the curriculum, on the first rank; the others answer what it asks."""
-        if self._sampler is None:
+        if self.sampler is None:
             with self._run.timer("analysis"):
                 self._policy.serve()
             return Analysis()
         with self._run.timer("analysis"), closing(self._policy):
-            choices, reflections = self._sampler.choices(), self._sampler.observe([one.group for one in scored])
+            choices, reflections = self.sampler.choices(), self.sampler.observe([one.group for one in scored])
         ahead = {"ahead": self.ahead} if self.ahead else {}
-        self._run.progress.sampler = {**self._sampler.state_dict(), **ahead}
-        if self._run.config.genenv and isinstance(self._sampler, GeneratedSampler | MixedSampler):
-            self._run.folder.tasks(self._run.iteration, self._sampler.take_events())
-        return Analysis(choices, reflections, self._sampler.metrics())
+        self._run.progress.sampler = {**self.sampler.state_dict(), **ahead}
+        return Analysis(choices, reflections, self.sampler.metrics())
 
     def observe_analyzed(self, groups: Sequence[Group], reflections: Sequence[Reflection]) -> None:
         """As :meth:`observe`, with the analyses of the failed episodes, in their order."""
-        if self._sampler is None:
+        if self.sampler is None:
             with self._run.timer("analysis"):
                 self._policy.serve()
             return
         with self._run.timer("analysis"), closing(self._policy):
             failed = [number for number, group in enumerate(groups) for one in group.trajectories if not one.success]
-            several = isinstance(self._sampler, MixedSampler)
-            each = self._sampler.split(groups) if several else [(self._sampler, [*range(len(groups))], groups)]
+            several = isinstance(self.sampler, MixedSampler)
+            each = self.sampler.split(groups) if several else [(self.sampler, [*range(len(groups))], groups)]
             for sampler, places, own in each:
                 if isinstance(sampler, CurriculumSampler):
                     known = [one for number, one in zip(failed, reflections, strict=True) if number in places]
                     _learn_analyzed(sampler, own, known)
-        self._run.progress.sampler = self._sampler.state_dict()
-
-    def probe(self, count: int) -> tuple[dict[str, list[str]], dict[str, float]]:
-        """``count`` tasks of the initial and of the present simulator, by name, and what the latter cost.
-
-        Both are known on every rank.
-        """
-
-        def write() -> tuple[dict[str, list[str]], dict[str, float]]:
-            assert isinstance(self._sampler, GeneratedSampler | MixedSampler)
-            tasks = self._sampler.probe(count, self._run.stream("probe tasks", self._run.iteration))
-            return tasks, self._sampler.costs()  # which are not the next iteration's
-
-        return self._run.ranks.once(write)
+        self._run.progress.sampler = self.sampler.state_dict()
 
     def _sample(self, count: int) -> list[str]:
-        assert self._sampler is not None  # on the first rank
+        assert self.sampler is not None  # on the first rank
         if again := self._again:
             self._again = []
             return again
         with self._run.timer("simulator") if self._run.config.genenv else nullcontext():
-            return self._sampler.sample(count)
+            return self.sampler.sample(count)
 
 
 def _learn_analyzed(sampler: CurriculumSampler, groups: Sequence[Group], reflections: Sequence[Reflection]) -> None:

@@ -4,6 +4,7 @@ A method is a class. The trainer asks its object, in this order:
 
 ==============  ========================================================================================
 ``check``       before anything is built: what cannot work together
+``setup``       once: opens what else learns
 ``sampler``     once: which tasks are played
 ``advantages``  for each group of episodes: how much better each turn was than its peers
 ``loss``        for each micro-batch: the objective of its sampled tokens
@@ -37,7 +38,7 @@ from dataclasses import dataclass, replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from roleagent.config import METHODS, Config, ConfigError, NoOptions, method_class
+from roleagent.config import GENENV, METHODS, Config, ConfigError, NoOptions, method_class
 from roleagent.imports import load_object
 from roleagent.learners.advantages import (
     Advantages,
@@ -173,9 +174,30 @@ class Method:
                 f"method={self.config.method} compares the episodes of a group: set rollout.group_size to at least 2"
             )
 
+    def check_tasks(self, split: EnvSplit) -> None:
+        """As :meth:`check`, with the opened training tasks.
+
+        Raises:
+            ConfigError: one line that says what to change.
+        """
+
     def needs_demonstrations(self) -> bool:
         """Whether the training reads the demonstrations of the warm start again."""
         return False
+
+    def needs_reference(self) -> bool:
+        """Whether the policy after the warm start is kept beside the one that learns."""
+        return self.config.loss.kl > 0
+
+    def setup(self, run: Run, split: EnvSplit, learner: Learner, actor: Policy) -> None:
+        """Opens what else learns, before a checkpoint is restored; every rank calls it.
+
+        Args:
+            run: the run.
+            split: the training tasks.
+            learner: of the policy. Another model's learner in ``learner.beside`` is saved and restored with it.
+            actor: the policy that plays.
+        """
 
     def sampler(self, run: Run, split: EnvSplit, chosen: Sampler) -> Sampler:
         """Which tasks are played; the first rank asks.
@@ -350,8 +372,11 @@ def known_class(config: Config) -> type[Method]:
 
 
 def method_of(config: Config) -> Method:
-    """The method of a configuration."""
-    return method_class(config.method)(config)
+    """The method of a configuration; with ``genenv=on`` its class is derived from GenEnv, too."""
+    own = method_class(config.method)
+    if config.genenv and not issubclass(own, genenv := load_object(GENENV)):
+        own = type(f"GenEnv{own.__name__}", (genenv, own), {})
+    return own(config)
 
 
 def loss_of(method: Method) -> Loss:

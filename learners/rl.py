@@ -39,11 +39,6 @@ from roleagent.learners.dealing import (
 from roleagent.learners.distillation import add_teacher, open_teacher
 from roleagent.learners.engine.engine import Learner, policy_computes
 from roleagent.learners.engine.lora import Adapter, ModuleWeights, adapted
-from roleagent.learners.genenv.training import (
-    SimulatorTraining,
-    generated_sampler,
-    open_simulator_training,
-)
 from roleagent.learners.rewards import Values, has_zero_variance, normalize_process, shuffle_process
 from roleagent.learners.run.run import LOST_START, Run
 from roleagent.learners.run.trajectory_log import ScoredGroup
@@ -62,25 +57,18 @@ def open_actor(run: Run, policy: HFPolicy) -> Policy:
     return actor
 
 
-def open_learner(
-    run: Run, split: EnvSplit, policy: HFPolicy, actor: Policy
-) -> tuple[Learner, SimulatorTraining | None]:
-    """The learner of the RL stage with critic, reference and task simulator, restored from the last checkpoint.
-
-    Returns:
-        the learner, and the simulator of ``simulator.kind=model`` with its learner.
-    """
+def open_learner(run: Run, split: EnvSplit, policy: HFPolicy, actor: Policy) -> Learner:
+    """The learner of the RL stage with critic, reference and what the method adds, as the last checkpoint has it."""
     actor.offload()  # vLLM has most of the memory, and DeepSpeed takes its own now
     critic = open_critic(run.config, policy)
     optim = run.config.optim
-    compared = run.config.loss.kl or run.config.shares_simulator  # a shared simulator starts as the policy
-    reference = open_reference(run, policy) if compared else None
+    reference = open_reference(run, policy) if run.method.needs_reference() else None
     learner = Learner(policy, run.config, optim.lr, reference, computes=policy_computes(run.config))
     learner.critic = critic
     learner.teacher = open_teacher(run.config, split, policy, run.stream)
-    simulator = open_simulator_training(run, split, learner, actor)
+    run.method.setup(run, split, learner, actor)
     run.restore(learner)
-    return learner, simulator
+    return learner
 
 
 def open_reference(run: Run, policy: HFPolicy) -> PreTrainedModel | Adapter:
@@ -112,11 +100,10 @@ def open_reference(run: Run, policy: HFPolicy) -> PreTrainedModel | Adapter:
     return model.requires_grad_(False)
 
 
-def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorTraining | None = None) -> RankSampler:
-    """The Agent-In-World curriculum, or uniform sampling with ``aiw=off``; resumed where the run stopped.
+def open_sampler(run: Run, split: EnvSplit, actor: Policy) -> RankSampler:
+    """The Agent-In-World curriculum, or uniform sampling with ``aiw=off``, or what the method makes of it.
 
-    With ``genenv=on`` it chooses the base tasks of a :class:`~roleagent.curricula.generated_sampler.GeneratedSampler`,
-    whose new tasks ``simulator`` writes, if it is a language model.
+    It is resumed where the run stopped.
     """
     policy = SharedPolicy(actor, run.ranks)
     if not run.ranks.first:
@@ -125,9 +112,7 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorT
     # vLLM itself decides how much it computes side by side.
     batch = 4096 if isinstance(actor, HasBackend) else 64 * run.ranks.size
     analyst = None if library is None else open_analyst(run.config, policy, batch)
-    opened = {
-        name: _sampler_of(run, name, part, library, analyst, simulator) for name, part in split.environments.items()
-    }
+    opened = {name: _sampler_of(run, name, part, library, analyst) for name, part in split.environments.items()}
     sampler = opened[""] if not split.parts else MixedSampler(opened, {one.name: one.share for one in run.config.env})
     if run.progress.sampler is not None:
         sampler.load_state_dict(run.progress.sampler)
@@ -154,7 +139,6 @@ def _sampler_of(
     split: EnvSplit,
     library: FailureLibrary | None,
     analyst: Analyst | None,
-    simulator: SimulatorTraining | None,
 ) -> Sampler:
     """The sampler of one environment, whose ``name`` is empty where it is the only one."""
     options, task_type = run.config.curriculum, split.task_type
@@ -178,8 +162,6 @@ def _sampler_of(
         )
     else:
         sampler = UniformSampler(split.task_split, stream("sampler"))
-    if split.written:
-        sampler = generated_sampler(run, split, sampler, stream, simulator.simulator if simulator else None)
     sampler = run.method.sampler(run, split, sampler)
     needed = ("sample", "observe", "choices", "metrics", "state_dict", "load_state_dict")
     if missing := [name for name in needed if not callable(getattr(sampler, name, None))]:

@@ -11,6 +11,19 @@ from typing import Any
 REVISE = "revise"
 REVISED = "OK."
 """The answer to a note."""
+REVISION_THOUGHTS = (
+    "That was a mistake. I go another way.",
+    "I misread what I saw. I look again.",
+    "I left something out. I make up for it.",
+    "This leads nowhere. I try something else.",
+    "That was the wrong thing. I correct it.",
+    "I lost sight of the task. I return to it.",
+    "That step did not help. I change my plan.",
+    "I was too hasty. I do it properly now.",
+    "I repeat myself. I do something new.",
+    "My last steps were wrong. I start from here.",
+)
+"""Ten thoughts. They mark the turn and give no reason, as published; the wording is our own."""
 _OF_A_STEP = ("calls", "command", "counters", "prediction_scores")  # keys of ``info`` about a single step
 
 

@@ -28,6 +28,7 @@ from roleagent.agents.search import Node, Tree
 from roleagent.config import Config, ConfigError
 from roleagent.config.revision import MAX_NOTES
 from roleagent.envs.failures.command_noise import verb_of
+from roleagent.envs.wrappers.notes import REVISION_THOUGHTS
 from roleagent.failures.verdicts import Judge, JudgedPath, Verdict, transition_point
 from roleagent.imports import load_class
 from roleagent.learners.agent_r.splice import (
@@ -47,7 +48,6 @@ from roleagent.learners.agent_r.splice import (
     splice,
     whole,
 )
-from roleagent.learners.agent_r.thoughts import THOUGHTS
 from roleagent.learners.batch import trained_tokens
 from roleagent.learners.sft.demonstrations import Demonstration, segments_from
 from roleagent.markers import escape_markers
@@ -302,7 +302,7 @@ class RevisionData:
     def __init__(self, split: EnvSplit, actor: Policy, judge: Judge, analyst: Analyst | None, alpha: float):
         self.split, self.judge, self.analyst, self.alpha = split, judge, analyst, alpha
         self.options = split.config.revision
-        self.thoughts = read_templates(split.config.prompt.templates).revisions or THOUGHTS
+        self.thoughts = read_templates(split.config.prompt.templates).revisions or REVISION_THOUGHTS
         self.rollout = split.without_predictions().rollout(actor)
 
     def make(self, trees: Sequence[Tree], streams: Sequence[np.random.Generator]) -> list[TreeData]:

@@ -404,7 +404,7 @@ class Learner(Engine):
         self.policy, self._trained, self._synced_steps = policy, trained, 0
         self._flop_of_token = flop_of_token(trained) or (0, 0)
         self.critic: Engine | None = None  # is saved and loaded with its learner
-        self.simulator: Learner | None = None  # likewise: a task simulator with weights of its own
+        self.beside: dict[str, Learner] = {}  # likewise: other models that learn, by name
         self.teacher: Any = None  # scores sampled tokens (roleagent.learners.distillation.Teacher); learns nothing
         self.reference: torch.nn.Module | None = None
         if isinstance(reference, Adapter):
@@ -443,13 +443,13 @@ class Learner(Engine):
         self._synced_steps = self.steps
 
     def save(self, folder: Path) -> None:
-        """As :meth:`Engine.save`, and critic and simulator beside it, if there are any."""
+        """As :meth:`Engine.save`, and the critic and other models beside it, if there are any."""
         super().save(folder)
         for name, other in self._beside():
             other.save(folder / name)
 
     def load(self, folder: Path) -> None:
-        """As :meth:`Engine.load`, for policy, critic and simulator."""
+        """As :meth:`Engine.load`, for the policy, the critic and other models."""
         super().load(folder)
         for name, other in self._beside():
             other.load(folder / name)
@@ -457,9 +457,9 @@ class Learner(Engine):
         self.sync_policy()
 
     def _beside(self) -> Iterator[tuple[str, Engine]]:
-        for name, other in (("critic", self.critic), ("simulator", self.simulator)):
-            if other is not None:
-                yield name, other
+        if self.critic is not None:
+            yield "critic", self.critic
+        yield from self.beside.items()
 
     def close(self) -> None:
         super().close()

@@ -1,35 +1,26 @@
-"""GenEnv (arXiv 2512.19682) in a run: the sampler of written tasks, the probe, and a language model that writes them,
-with its warm start and its updates by reward-weighted regression.
-"""
+"""A language model that writes tasks: its warm start, and its updates by reward-weighted regression."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.random import Generator
 
-from roleagent.agents.builders import EnvSplit, open_simulator
+from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.hf import HFPolicy, PolicyError, own_device
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.policies.scratch_model import build_policy
-from roleagent.agents.rollout import Rollout, RolloutStats
 from roleagent.agents.task_simulator import ModelSimulator, simulator_examples
 from roleagent.config import Config, ConfigError, merged
-from roleagent.curricula.alignment import Alignment
-from roleagent.curricula.generated_sampler import GeneratedSampler
-from roleagent.curricula.metrics import alignment_metrics, played
-from roleagent.curricula.task_writer import VARIATION_SHARE
 from roleagent.files import make_whole, write_checksums
 from roleagent.learners.batch import Column
-from roleagent.learners.dealing import play_groups
 from roleagent.learners.engine.engine import Learner, zero_stage
 from roleagent.learners.engine.logprobs import TokenScores
 from roleagent.learners.loss import MetricSums, k3
@@ -37,90 +28,8 @@ from roleagent.learners.run.checkpoints import save_policy
 from roleagent.learners.run.run import LOST_START, Run
 from roleagent.learners.sft.imitation import batches
 from roleagent.tasks.grammar import Refused, TaskGrammar, grammar_of
-from roleagent.tasks.simulator import Simulator, SimulatorRecord, Situation
-from roleagent.timer import Timer
-from roleagent.types import Sampler, Segment
-
-
-class Probing(Protocol):
-    """Writes the tasks of a probe."""
-
-    def probe(self, count: int) -> tuple[Mapping[str, Sequence[str]], Mapping[str, float]]:
-        """``count`` tasks of each simulator, by name, and what they cost."""
-        ...
-
-
-def alignment_of(config: Config) -> Alignment:
-    """The reward of the simulator, the band and the weights, as configured."""
-    options = config.simulator
-    return Alignment(options.alpha, options.beta, options.k_min, options.rwr_lambda, debias=options.alpha != 0.5)
-
-
-def generated_sampler(
-    run: Run,
-    split: EnvSplit,
-    inner: Sampler,
-    stream: Callable[..., Generator],
-    simulator: Simulator | None = None,
-) -> GeneratedSampler:
-    """GenEnv's sampler; ``inner`` chooses the base tasks.
-
-    Args:
-        run: the run.
-        split: the training tasks.
-        inner: a sampler of the split's tasks.
-        stream: random numbers by name.
-        simulator: writes the new tasks; None: the configured one that is no model of the run.
-    """
-    options = run.config.simulator
-    never_learns = options.kind in ("base", "static")  # varying the tasks in the band would be a way to learn
-    grammar = grammar_of(split.base, plan_share=options.plan_share)
-    if simulator is None:
-        simulator = open_simulator(run.config, grammar, len(split.task_split), stream("task writer"))
-    return GeneratedSampler(
-        inner,
-        grammar,
-        simulator,
-        stream("generated tasks"),
-        alignment_of(run.config),
-        fresh=options.shares[0],
-        replay=options.shares[1],
-        variations=options.variations,
-        variation_share=0.0 if never_learns else VARIATION_SHARE,
-        window=options.window,
-        credit=options.credit,
-        shuffle_rewards=run.config.train.shuffle == "success_rates",
-    )
-
-
-def play_probe(run: Run, rollout: Rollout, sampler: Probing) -> dict[str, float]:
-    """Plays tasks of the initial and of the present simulator with the same weights; every rank must call it.
-
-    It separates "the tasks fit the agent" from "the agent improved". Nothing is trained on these episodes. They are
-    played every ``train.evaluate_every`` iterations, ``simulator.probe`` tasks of each simulator.
-
-    Returns:
-        ``genenv_probe_<simulator>_<metric>`` (:func:`alignment_metrics`), which are known on the first rank alone, and
-        ``genenv_probe_<cost>`` of writing the tasks; nothing if no probe is due.
-    """
-    options, every = run.config.simulator, run.config.train.evaluate_every
-    if not (run.config.genenv and options.probe and every and run.iteration % every == 0):
-        return {}
-    stats, watch = rollout.stats, rollout.watch
-    with run.timer("probe"):
-        rollout.stats, rollout.watch = RolloutStats(), Timer()
-        rollout.policy.reseed(int(run.own_stream("probe episodes", run.iteration).integers(2**62)))
-        tasks, costs = sampler.probe(options.probe)
-        found = {f"genenv_probe_{name}": cost for name, cost in costs.items()}
-        for name, task_ids in tasks.items():
-            rollouts = run.config.rollout
-            groups = play_groups(run.ranks, rollout, task_ids, rollouts.group_size, rollouts.temperature)
-            groups = [group for group in run.ranks.collect(groups) if played(group)]
-            metrics = alignment_metrics(groups, alignment_of(run.config))
-            found |= {f"genenv_probe_{name}_{metric}": value for metric, value in metrics.items()}
-        rollout.stats, rollout.watch = stats, watch
-    return found
-
+from roleagent.tasks.simulator import SimulatorRecord, Situation
+from roleagent.types import Segment
 
 KL = 0.01
 """Weight of the distance to the initial simulator."""
@@ -170,7 +79,7 @@ def open_simulator_training(run: Run, split: EnvSplit, agent: Learner, actor: Po
     config, options = run.config, run.config.simulator
     if not config.simulator_is_model:
         return None
-    [written] = split.written.values()  # launch.check_simulator has refused several
+    [written] = split.written.values()  # GenEnv.check_tasks has refused several
     grammar = grammar_of(written.base, plan_share=options.plan_share)
     if config.shares_simulator:
         start = None
@@ -202,10 +111,10 @@ def open_simulator_training(run: Run, split: EnvSplit, agent: Learner, actor: Po
         raise ConfigError(f"{error}: {LOST_START}") from error
     start.model.requires_grad_(False)
     if not spreads:
-        agent.simulator = Learner(policy, config, options.lr, start.model)
-        return SimulatorTraining(ModelSimulator(policy, grammar, start=initial), agent.simulator)
-    agent.simulator = Learner(policy, offloaded(config), options.lr, start.model, computes=False)
-    return SimulatorTraining(VisitingSimulator(policy, grammar, start=initial), agent.simulator)
+        agent.beside["simulator"] = learner = Learner(policy, config, options.lr, start.model)
+        return SimulatorTraining(ModelSimulator(policy, grammar, start=initial), learner)
+    agent.beside["simulator"] = learner = Learner(policy, offloaded(config), options.lr, start.model, computes=False)
+    return SimulatorTraining(VisitingSimulator(policy, grammar, start=initial), learner)
 
 
 def offloaded(config: Config) -> Config:
@@ -315,20 +224,18 @@ def _learning_rate(learner: Learner, lr: float) -> Iterator[None]:
         learner.lr = kept
 
 
-def update_simulator(run: Run, training: SimulatorTraining | None, agent: Learner, actor: Policy) -> dict[str, float]:
+def update_simulator(run: Run, training: SimulatorTraining, agent: Learner, actor: Policy) -> dict[str, float]:
     """Updates a simulator that is a language model with the records that it was given; every rank must call it.
 
     Args:
         run: the run.
-        training: the simulator; None if it is no language model.
+        training: the simulator.
         agent: the agent's learner.
         actor: the agent's policy that samples. It gives its memory to the update, and the agent's weights come anew.
 
     Returns:
         the metrics of :func:`learn` as ``genenv_…``; nothing without records.
     """
-    if training is None:
-        return {}
     with run.timer("simulator"):
         records = run.ranks.once(training.simulator.take_records)
         if not records:

@@ -118,9 +118,9 @@ class Checkpoints:
             return final
         try:
             with waiting(f"{final} to be written"):
-                models = [("policy", learner), ("simulator", learner.simulator)]
-                found = {name: (one.policy, whole_weights(one)) for name, one in models if one is not None}
-                ranks.once(lambda: self._begin(partial, found, state))
+                learners = {"policy": learner, **learner.beside}
+                models = {name: (one.policy, whole_weights(one)) for name, one in learners.items()}
+                ranks.once(lambda: self._begin(partial, models, state))
                 learner.save(partial / "learner")  # each rank its part
                 settle_tree(partial / "learner")  # which another host could not flush
                 ranks.wait()

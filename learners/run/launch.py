@@ -14,8 +14,6 @@ from roleagent.agents.builders import (
     check_agent,
     check_rollout_backend,
     endpoint_analyst,
-    endpoint_simulator,
-    simulator_class,
 )
 from roleagent.agents.chat.types import EndpointError
 from roleagent.agents.policies.hf import PolicyError, check_path
@@ -30,7 +28,7 @@ from roleagent.curricula.suite import Suite
 from roleagent.env_card import card_of
 from roleagent.envs.retrieval.passages import RetrievalError
 from roleagent.learners.distillation import check_teacher
-from roleagent.learners.engine.engine import check_deepspeed, zero_stage
+from roleagent.learners.engine.engine import check_deepspeed
 from roleagent.learners.engine.lora import check_rank
 from roleagent.learners.method import loss_of, method_of
 from roleagent.learners.run.checkpoints import CheckpointError
@@ -43,7 +41,6 @@ from roleagent.learners.run.trackers import check_trackers
 from roleagent.learners.sft.demonstrations import sized
 from roleagent.similarity import similarity_of
 from roleagent.slow_notice import waiting
-from roleagent.tasks.grammar import grammar_of
 from roleagent.tasks.split import few_tasks
 
 
@@ -169,7 +166,7 @@ def check_run(split: EnvSplit, resume: bool) -> None:
     check_lengths(config, split.horizon)
     check_learning(config)
     check_teacher(split)
-    check_simulator(split)
+    method_of(config).check_tasks(split)
     check_suite(split)
     check_deepspeed(config)
     check_trackers(config)
@@ -229,34 +226,6 @@ def check_suite(split: EnvSplit) -> None:
             )
 
 
-def check_simulator(split: EnvSplit) -> None:
-    """Refuses task simulators that cannot work.
-
-    Raises:
-        ConfigError, EndpointError: one line that explains what to change.
-    """
-    config, options = split.config, split.config.simulator
-    if config.genenv and method_of(config).stage != "train":
-        raise ConfigError(f"genenv=on works with reinforcement, not with method={config.method}: set genenv=off")
-    if config.genenv and ":" in options.kind:
-        simulator_class(options.kind)
-    if config.simulator_is_model and len(split.written) > 1:
-        raise ConfigError(
-            f"simulator.kind=model learns to write the tasks of one environment, and {' and '.join(split.written)} "
-            "have a task grammar: set simulator.kind=table"
-        )
-    if config.shares_simulator and options.probe and (config.lora.rank or zero_stage(config) == 3):
-        raise ConfigError(
-            "simulator.probe asks the initial simulator, which simulator.weights=shared does not have as a whole with "
-            "lora.rank or deepspeed.zero_stage=3: set simulator.probe=0 or simulator.weights=own"
-        )
-    if config.genenv and config.simulator_is_served:
-        for part in split.written.values():
-            simulator = endpoint_simulator(config, grammar_of(part.base))
-            with waiting("the server of endpoint.url to answer"):
-                simulator.endpoint.check(simulator.temperature)
-
-
 def check_learning(config: Config) -> None:
     """Refuses contradictory options of method and loss.
 
@@ -293,10 +262,6 @@ def _check_ahead(config: Config) -> None:
         raise ConfigError(
             "rollout.dynamic_sampling_rounds plays further groups before the update, and rollout.ahead=1 those of the "
             "next iteration: set one of them to 0"
-        )
-    if config.genenv:
-        raise ConfigError(
-            "genenv=on writes tasks by what the last ones came to, before rollout.ahead=1 knows: set ahead to 0"
         )
     if loss.old_logprobs != "sampler" and not loss.importance_cap:
         raise ConfigError(

@@ -22,9 +22,8 @@ from roleagent.agents.task_simulator import (
     write_tasks,
 )
 from roleagent.curricula.rule_analyst import RuleAnalyst
-from roleagent.envs.wrappers.notes import REVISED
+from roleagent.envs.wrappers.notes import REVISED, REVISION_THOUGHTS
 from roleagent.failures.analyst_format import FIELDS, TAGS
-from roleagent.learners.agent_r.thoughts import THOUGHTS
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.analyst import AnalystExample, analyst_examples, collect_failures, tokenize_examples
 from roleagent.learners.sft.demonstrations import (
@@ -93,7 +92,7 @@ class SFTData:
         ]
         texts += [text for example in examples for text in (example.question, example.answer)]
         if config.revision.notes:  # each becomes a few tokens
-            texts += [*(read_templates(config.prompt.templates).revisions or THOUGHTS), REVISED] * _THOUGHTS
+            texts += [*(read_templates(config.prompt.templates).revisions or REVISION_THOUGHTS), REVISED] * _THOUGHTS
         if config.simulator_is_model:
             texts += self._situations()
         tokenizer = self.run.ranks.once(lambda: train_tokenizer(texts, config.policy.vocabulary, tags))

@@ -20,7 +20,6 @@ from roleagent.agents.task_simulator import write_tasks
 from roleagent.cli import main as roleagent
 from roleagent.config import from_dict
 from roleagent.curricula.samplers import UniformSampler
-from roleagent.learners.genenv.training import generated_sampler
 from roleagent.learners.run.display import Display
 from roleagent.learners.run.launch import open_run
 from roleagent.tasks.grammar import grammar_of
@@ -114,8 +113,50 @@ def test_credit_is_that_of_the_configuration(tmp_path):
     loaded = from_dict({**GENENV, "run_dir": str(tmp_path / "run"), "simulator": {"kind": "table", "credit": "batch"}})
     split = EnvSplit.open(loaded, "train")
     with open_run(loaded, split, Display("", quiet=True), False) as run:
-        sampler = generated_sampler(run, split, UniformSampler(split.task_split, np.random.default_rng(0)), run.stream)
+        sampler = run.method.sampler(run, split, UniformSampler(split.task_split, np.random.default_rng(0)))
     assert sampler.credit == "batch"
+
+
+OWN = """
+from roleagent.curricula.alignment import Alignment
+from roleagent.curricula.samplers import UniformSampler
+from roleagent.learners.genenv.method import GenEnv
+from roleagent.learners.method import GRPO
+
+
+class First(UniformSampler):
+    def sample(self, n, rng=None):
+        return [self.task_split.task_ids[0]] * n
+
+
+class InOrder(GRPO):
+    def sampler(self, run, split, chosen):
+        return First(split.task_split, run.stream("sampler"))
+
+
+class Harder(GenEnv, InOrder):
+    def alignment(self):
+        return Alignment(alpha=1 / 3)
+"""
+
+
+@pytest.mark.parametrize(
+    "options, alpha", [({"method": "own_genenv:InOrder"}, 0.5), ({"method": "own_genenv:Harder"}, 1 / 3)]
+)
+def test_a_users_method_chooses_the_base_tasks_and_may_change_the_reward(options, alpha, tmp_path, monkeypatch):
+    """With genenv=on, and in a class derived from GenEnv, which has it by itself."""
+    (tmp_path / "own_genenv.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    switch = {"genenv": True} if alpha == 0.5 else {}
+    plain = {name: value for name, value in GENENV.items() if name not in ("genenv", "method")}
+    loaded = from_dict({**plain, **switch, **options, "run_dir": "run", "simulator": {"kind": "table"}})
+    split = EnvSplit.training(loaded)
+    with open_run(loaded, split, Display("", quiet=True), False) as run:
+        sampler = run.method.sampler(run, split, UniformSampler(split.task_split, np.random.default_rng(0)))
+        tasks = sampler.sample(40)
+    assert sampler.alignment.alpha == alpha
+    listed = [task_id for task_id in tasks if task_id in split.task_split.task_ids]
+    assert 10 <= len(listed) < 40 and set(listed) == {split.task_split.task_ids[0]}
 
 
 @pytest.mark.slow

@@ -239,7 +239,7 @@ def test_it_is_saved_and_loaded_with_the_agents_learner(started, tmp_path):
     for number in range(2):
         training, config = opened(started, lr=1e-3)
         agent = Learner(copied(started), config, 1e-3)
-        agent.simulator = training.learner
+        agent.beside["simulator"] = training.learner
         if not number:
             records = records_of(training.simulator, lambda values: 4)
             learn(training, records, config, np.random.default_rng(0))

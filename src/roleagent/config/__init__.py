@@ -76,6 +76,9 @@ The configuration needs two parts of it: ``settings``, the options that it sets 
 ``Options``, the dataclass of its own section ``options``.
 """
 
+GENENV = "roleagent.learners.genenv.method:GenEnv"
+"""With ``genenv=on`` this class is mixed into the method."""
+
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class NoOptions:

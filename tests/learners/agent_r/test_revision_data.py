@@ -13,12 +13,12 @@ from roleagent.agents.analysts.judges import PlaceJudge
 from roleagent.config import ConfigError, load
 from roleagent.config.revision import RevisionConfig
 from roleagent.curricula.rule_analyst import RuleAnalyst
+from roleagent.envs.wrappers.notes import REVISION_THOUGHTS
 from roleagent.failures.verdicts import UNREAD, Verdict
 from roleagent.files import write_json_lines
 from roleagent.learners.agent_r.data import RevisionData, read_conversations, select, tokenize_conversations
 from roleagent.learners.agent_r.iterate import collect, idle_mechanisms, shares_of
 from roleagent.learners.agent_r.learning import Member, PreferenceData, batches, part_shares, weights_of
-from roleagent.learners.agent_r.thoughts import THOUGHTS
 from roleagent.types import ACTION, Segment
 
 TASK = "bring-egg-table-1"
@@ -66,7 +66,7 @@ def test_bad_tokens_have_no_weight_and_the_signal_and_the_good_steps_do(style):
     actions = "".join(f"<action>{command}</action>" for command in GOOD)
     assert weighted(good, policy) == actions
     thought = revision.text["steps"][1][0].removeprefix("revise[").removesuffix("]")
-    assert thought in THOUGHTS
+    assert thought in REVISION_THOUGHTS
     assert weighted(revision, policy) == f"<revise>{thought}</revise>{actions}"
     shown = [policy.decode(one.token_ids.tolist()) for one in revision.segments]
     assert any("go to counter" in text and thought in text for text in shown), "the mistake stands before the signal"

@@ -1,0 +1,168 @@
+"""GenEnv (arXiv 2512.19682) over a method: a simulator writes training tasks, and learns which fit the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from roleagent.agents.builders import EnvSplit, endpoint_simulator, open_simulator, simulator_class
+from roleagent.agents.rollout import RolloutStats
+from roleagent.config import ConfigError
+from roleagent.config.settings import EnvMemberConfig
+from roleagent.curricula.alignment import Alignment
+from roleagent.curricula.generated_sampler import GeneratedSampler
+from roleagent.curricula.metrics import alignment_metrics, played
+from roleagent.curricula.mixed_sampler import MixedSampler
+from roleagent.curricula.task_writer import VARIATION_SHARE
+from roleagent.learners.method import Iteration, Method
+from roleagent.slow_notice import waiting
+from roleagent.tasks.grammar import grammar_of
+from roleagent.timer import Timer
+from roleagent.types import Sampler
+
+if TYPE_CHECKING:
+    from roleagent.agents.policies.protocol import Policy
+    from roleagent.learners.engine.engine import Learner
+    from roleagent.learners.genenv.training import SimulatorTraining
+    from roleagent.learners.run.run import Run
+
+
+class GenEnv(Method):
+    """Written tasks for any method of reinforcement, whose sampler chooses the base tasks.
+
+    ``genenv=on`` derives a class from this one and the run's method. To change a part of it, derive one yourself:
+    ``class Mine(GenEnv, GRPO)``, for ``method=module:Mine``.
+
+    Attributes:
+        simulator: with its learner, if it is a language model of the run.
+    """
+
+    settings: ClassVar[Mapping[str, Any]] = {"genenv": True}
+    simulator: SimulatorTraining | None = None
+
+    def check(self) -> None:
+        from roleagent.learners.engine.engine import zero_stage
+
+        config, options = self.config, self.config.simulator
+        if self.stage != "train":
+            raise ConfigError(f"genenv=on works with reinforcement, not with method={config.method}: set genenv=off")
+        super().check()
+        if ":" in options.kind:
+            simulator_class(options.kind)
+        if config.shares_simulator and options.probe and (config.lora.rank or zero_stage(config) == 3):
+            raise ConfigError(
+                "simulator.probe asks the initial simulator, which simulator.weights=shared does not have as a whole "
+                "with lora.rank or deepspeed.zero_stage=3: set simulator.probe=0 or simulator.weights=own"
+            )
+        if config.rollout.ahead:
+            raise ConfigError(
+                "genenv=on writes tasks by what the last ones came to, before rollout.ahead=1 knows: set ahead to 0"
+            )
+
+    def check_tasks(self, split: EnvSplit) -> None:
+        super().check_tasks(split)
+        if self.config.simulator_is_model and len(split.written) > 1:
+            raise ConfigError(
+                f"simulator.kind=model learns to write the tasks of one environment, and {' and '.join(split.written)} "
+                "have a task grammar: set simulator.kind=table"
+            )
+        if self.config.simulator_is_served:
+            for part in split.written.values():
+                simulator = endpoint_simulator(self.config, grammar_of(part.base))
+                with waiting("the server of endpoint.url to answer"):
+                    simulator.endpoint.check(simulator.temperature)
+
+    def needs_reference(self) -> bool:
+        return super().needs_reference() or self.config.shares_simulator  # which starts as the policy
+
+    def setup(self, run: Run, split: EnvSplit, learner: Learner, actor: Policy) -> None:
+        from roleagent.learners.genenv.training import open_simulator_training
+
+        super().setup(run, split, learner, actor)
+        self.simulator = open_simulator_training(run, split, learner, actor)
+
+    def sampler(self, run: Run, split: EnvSplit, chosen: Sampler) -> Sampler:
+        base = super().sampler(run, split, chosen)
+        if not split.written:
+            return base
+        options, env = run.config.simulator, split.config.env
+        stream = partial(run.stream, env.name) if isinstance(env, EnvMemberConfig) else run.stream
+        never_learns = options.kind in ("base", "static")  # varying the tasks in the band would be a way to learn
+        grammar = grammar_of(split.base, plan_share=options.plan_share)
+        if self.simulator is None:
+            simulator = open_simulator(run.config, grammar, len(split.task_split), stream("task writer"))
+        else:
+            simulator = self.simulator.simulator
+        return GeneratedSampler(
+            base,
+            grammar,
+            simulator,
+            stream("generated tasks"),
+            self.alignment(),
+            fresh=options.shares[0],
+            replay=options.shares[1],
+            variations=options.variations,
+            variation_share=0.0 if never_learns else VARIATION_SHARE,
+            window=options.window,
+            credit=options.credit,
+            shuffle_rewards=run.config.train.shuffle == "success_rates",
+        )
+
+    def alignment(self) -> Alignment:
+        """The reward of the simulator, the band and the weights, as configured."""
+        options = self.config.simulator
+        return Alignment(options.alpha, options.beta, options.k_min, options.rwr_lambda, debias=options.alpha != 0.5)
+
+    def after(self, iteration: Iteration) -> dict[str, float]:
+        """Logs what became of the written tasks, updates a simulator that is a language model, and plays the probe."""
+        from roleagent.learners.genenv.training import update_simulator
+
+        metrics = dict(super().after(iteration) or {})
+        run, sampler = iteration.run, iteration.sampler.sampler
+        if isinstance(sampler, GeneratedSampler | MixedSampler):  # on the first rank
+            run.folder.tasks(run.iteration, sampler.take_events())
+        if self.simulator is not None:
+            metrics |= update_simulator(run, self.simulator, iteration.learner, iteration.actor)
+        return metrics | self.probe(iteration)
+
+    def probe(self, iteration: Iteration) -> dict[str, float]:
+        """Plays tasks of the initial and of the present simulator with the same weights; every rank must call it.
+
+        It separates "the tasks fit the agent" from "the agent improved". Nothing is trained on these episodes. They are
+        played every ``train.evaluate_every`` iterations, ``simulator.probe`` tasks of each simulator.
+
+        Returns:
+            ``genenv_probe_<simulator>_<metric>`` of :func:`~roleagent.curricula.metrics.alignment_metrics`, known
+            on the first rank alone; and ``genenv_probe_<cost>`` of writing the tasks. Nothing if no probe is due.
+        """
+        from roleagent.learners.dealing import play_groups
+
+        run, rollout = iteration.run, iteration.rollout
+        config, every = run.config, run.config.train.evaluate_every
+        if not (config.simulator.probe and every and run.iteration % every == 0):
+            return {}
+
+        def write() -> tuple[dict[str, list[str]], Mapping[str, float]]:
+            sampler = iteration.sampler.sampler
+            assert isinstance(sampler, GeneratedSampler | MixedSampler)
+            tasks = sampler.probe(config.simulator.probe, run.stream("probe tasks", run.iteration))
+            return tasks, sampler.costs()  # which are not the next iteration's
+
+        stats, watch = rollout.stats, rollout.watch
+        with run.timer("probe"):
+            rollout.stats, rollout.watch = RolloutStats(), Timer()
+            rollout.policy.reseed(int(run.own_stream("probe episodes", run.iteration).integers(2**62)))
+            tasks, costs = run.ranks.once(write)
+            metrics = {f"genenv_probe_{name}": cost for name, cost in costs.items()}
+            for name, task_ids in tasks.items():
+                size, temperature = config.rollout.group_size, config.rollout.temperature
+                groups = play_groups(run.ranks, rollout, task_ids, size, temperature)
+                groups = [group for group in run.ranks.collect(groups) if played(group)]
+                of_tasks = alignment_metrics(groups, self.alignment())
+                metrics |= {f"genenv_probe_{name}_{metric}": value for metric, value in of_tasks.items()}
+            rollout.stats, rollout.watch = stats, watch
+        return metrics
+
+
+__all__ = ["GenEnv"]
