@@ -231,6 +231,13 @@ class Method:
         """Whatever else learns after an update; every rank calls it. Returns metrics for the log: numbers by name."""
         return {}
 
+    def state_dict(self) -> dict[str, Any]:
+        """What the method remembers beyond an iteration, in JSON's types; a checkpoint has that of the first rank."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state_dict`, behind :meth:`setup`; every rank calls it. Not called without a state."""
+
     def estimate(self, group: Group) -> Advantages:
         """The advantages of a group whose process terms are normalized, with all terms that the log shows.
 

@@ -68,6 +68,8 @@ def open_learner(run: Run, split: EnvSplit, policy: HFPolicy, actor: Policy) -> 
     learner.teacher = open_teacher(run.config, split, policy, run.stream)
     run.method.setup(run, split, learner, actor)
     run.restore(learner)
+    if (state := run.progress.method.get(run.config.method)) is not None:
+        run.method.load_state_dict(state)
     return learner
 
 

@@ -48,6 +48,7 @@ class Progress:
         imitation_seconds: of the warm start, once it is over.
         version: updates of the policy since the warm start.
         sampler: state of the curriculum; None before the first iteration.
+        method: the state of the method, by its name; empty without one. A fork with another method has no use for it.
         counters: what the run's mechanisms did so far.
         revisions: iterations of ``revise`` and ``eto`` that are finished.
         searched: iterations of them whose trees are searched.
@@ -60,6 +61,7 @@ class Progress:
     imitation_seconds: float = 0.0
     version: int = 0
     sampler: dict[str, Any] | None = None
+    method: dict[str, Any] = field(default_factory=dict)
     counters: dict[str, float] = field(default_factory=dict)
     revisions: int = 0
     searched: int = 0
@@ -231,13 +233,13 @@ def _progress(path: Path) -> Progress:
     state = json.loads((path / "state.json").read_text(encoding="utf-8"))
     if not isinstance(state, dict) or not {"stage", "step"} <= state.keys():
         raise ValueError("state.json does not say how far the run was")
-    sampler = state.pop("sampler", None)
-    if not isinstance(sampler, dict | None):
-        raise ValueError("state.json: sampler must be an object or null")
+    sampler, method = state.pop("sampler", None), state.pop("method", {})
+    if not isinstance(sampler, dict | None) or not isinstance(method, dict):
+        raise ValueError("state.json: sampler and method must be objects")
     progress = Progress(
         **check_arguments(Progress, {own.name: state[own.name] for own in fields(Progress) if own.name in state})
     )
-    progress.sampler = sampler
+    progress.sampler, progress.method = sampler, method
     return progress
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -258,8 +259,21 @@ class Run:
         self.display.inner(name, done, total)
 
     def save(self, learner: Learner) -> None:
-        """Writes a checkpoint of the policy and the progress."""
+        """Writes a checkpoint of the policy and the progress.
+
+        Raises:
+            ConfigError: the state of the method is nothing that JSON holds.
+        """
         self.progress.seconds, self.progress.version = self.seconds, learner.policy.version
+        state = {} if self.progress.stage == "warmstart" else self.method.state_dict()  # which needs its setup
+        try:
+            json.dumps(state)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"the state_dict of method={self.config.method} must hold numbers, texts, lists and dictionaries "
+                f"({error}); another model belongs into learner.beside (docs/write_a_method.md)"
+            ) from error
+        self.progress.method = {self.config.method: state} if state else {}
         number = self.progress.step + (0 if self.progress.stage == "warmstart" else AFTER_WARM_START)
         self.ranks.once(self.folder.settle)
         self.latest = self.checkpoints.save(number, learner, vars(self.progress))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from programs import ROOT, SMALL, cut_short, episodes_of, load, metrics, overrides, run_both
+from safetensors.torch import load_file
 
 from roleagent.config import METHODS, ConfigError, method_class
 from roleagent.config import load as load_config
@@ -57,6 +58,34 @@ class BestOf(Method):
 
 def loss(tokens, options):
     return -(tokens.weights * tokens.advantages * tokens.logprobs).sum(), {}
+
+
+class Baseline(Method):
+    settings = {"loss": {"kl": 0.0}}
+    compares_outcomes = False
+    total, count = 0.0, 0
+
+    def advantages(self, group):
+        mean = self.total / max(1, self.count)
+        outcomes = [self.estimator.rewards.outcome(trajectory) for trajectory in group.trajectories]
+        return [[value - mean] * len(t.turns) for value, t in zip(outcomes, group.trajectories, strict=True)]
+
+    def after(self, iteration):
+        for one in iteration.groups:
+            for trajectory in one.group.trajectories:
+                self.total, self.count = self.total + self.estimator.rewards.outcome(trajectory), self.count + 1
+        return {"seen_episodes": float(self.count)}
+
+    def state_dict(self):
+        return {"total": self.total, "count": self.count}
+
+    def load_state_dict(self, state):
+        self.total, self.count = state["total"], state["count"]
+
+
+class Unkeepable(Baseline):
+    def state_dict(self):
+        return {"rewards": self.estimator}
 
 
 class Unfinished(Method):
@@ -163,6 +192,22 @@ def test_a_method_of_a_users_file_trains(arguments, own, tmp_path):
     assert shown.method == "own_methods:BestOf" and shown.options == {"worth": 2.0} and "own_methods" not in sys.modules
     assert train.main([*command, "train.iterations=3", "--resume"]) == 0
     assert len(metrics(tmp_path / "run", "train")) == 3
+
+
+def test_a_users_method_resumes_with_its_state(arguments, own, tmp_path, capsys):
+    """A mean over all episodes would begin again at 0, and the run learn something else."""
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    options = [*arguments, "method=own_methods:Baseline", "wia=off", "aiw=off", "train.iterations=3"]
+    assert train.main([*options, f"run_dir={whole}"]) == 0
+    cut_short(shutil.copytree(whole, resumed), 500002, 500003)
+    assert train.main([*options, f"run_dir={resumed}", "--resume"]) == 0
+    assert metrics(resumed, "train") == metrics(whole, "train")
+    assert [row["seen_episodes"] for row in metrics(whole, "train")] == [8, 16, 24]
+    file = "checkpoints/step-500003/policy/model.safetensors"
+    once, again = load_file(whole / file), load_file(resumed / file)
+    assert all(torch.equal(once[name], again[name]) for name in once)
+    assert train.main([*options, "method=own_methods:Unkeepable", f"run_dir={tmp_path}/other"]) == 2
+    assert "the state_dict of method=own_methods:Unkeepable must hold numbers" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
