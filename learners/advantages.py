@@ -265,6 +265,20 @@ def state_advantages(step_returns: Values, states: States, estimator: Estimator)
     return values
 
 
+def state_values(step_returns: Values, states: States) -> Values:
+    """Of every turn the value of its state: the mean return of all turns that were taken in it, its own included.
+
+    >>> state_values([[1.0, 4.0], [0.0, 2.0]], [[0, -1], [0, -1]])
+    [[0.5, 4.0], [0.5, 2.0]]
+    """
+    values = [list(row) for row in step_returns]
+    for positions in by_state(states):
+        mean = _mean([step_returns[i][t] for i, t in positions])
+        for i, t in positions:
+            values[i][t] = mean
+    return values
+
+
 def joint_advantages(outcomes: Sequence[float], of_states: Values, alpha: float) -> Values:
     """A(a_t) = A^S(a_t) + α·A^E(τ) (Eq. 8).
 

@@ -2,9 +2,9 @@
 
 The episodes of a task form one graph: states are its nodes, turns its edges. The distance of a state is the length of
 the shortest path from it to a success, through any episode's edges; so a good step of a lost episode counts as one. A
-turn is worth γ^d of the state that it leads to (0 where no success can be reached), compared with all turns from the
-same state, and the trajectory's advantage is added as in Eq. 8. (Written after the paper's abstract: its
-normalization may differ.)
+turn is worth γ^d of the state that it leads to, compared with all turns from the same state, and the trajectory's
+advantage is added as in Eq. 8. A state without a way to a success is one turn further away than the farthest that has
+one. So it is in the authors' code, and so is γ = 0.1: a turn more is worth a tenth.
 
     python train.py --config configs/toy.yaml method=examples.methods.graph_gpo:GraphGPO
 """
@@ -20,6 +20,7 @@ from roleagent.learners.advantages import (
     joint_advantages,
     outcome_advantages,
     state_advantages,
+    state_of,
     states_of,
 )
 from roleagent.learners.method import Method
@@ -31,36 +32,41 @@ GOAL = -2
 class GraphGPO(Method):
     """GiGPO with the value of a transition in place of the discounted return."""
 
-    settings = {"wia": False, "aiw": False}
+    settings = {"wia": False, "aiw": False, "estimator": {"gamma": 0.1}}
     compares_states = True
 
     def advantages(self, group: Group) -> Advantages:
         outcomes, states = outcome_advantages(group, self.estimator), states_of(group, self.estimator)
-        won = [trajectory.success for trajectory in group.trajectories]
-        distance, gamma = distances(states, won), self.estimator.options.gamma
+        known = {
+            state_of(turn, self.estimator): number
+            for trajectory, row in zip(group.trajectories, states, strict=True)
+            for turn, number in zip(trajectory.turns, row, strict=True)
+        }
+        ends = [GOAL if one.success else known.get(one.turns[-1].next_state, -1) for one in group.trajectories]
+        distance, gamma = distances(states, ends), self.estimator.options.gamma
+        beyond = max(distance.values()) + 1
         worth = [
-            [gamma ** distance[after] if after in distance else 0.0 for after in successors(row, success)]
-            for row, success in zip(states, won, strict=True)
+            [gamma ** distance.get(after, beyond) for after in [*row[1:], end]]
+            for row, end in zip(states, ends, strict=True)
         ]
         of_states = state_advantages(worth, states, self.estimator)
         values = joint_advantages(outcomes, of_states, self.estimator.options.alpha)
         return Advantages(values, states, of_states, outcomes)
 
 
-def successors(row: list[int], won: bool) -> list[int]:
-    """The node that each turn of an episode leads to; -1 where it is unknown."""
-    return [*row[1:], GOAL if won else -1][: len(row)]
-
-
-def distances(states: States, won: list[bool]) -> dict[int, int]:
+def distances(states: States, ends: list[int]) -> dict[int, int]:
     """The turns from each node to the goal, by breadth-first search from it; nodes without a way to it are missing.
 
-    >>> distances([[0, 1, 2], [0, 2], [3, 1]], [True, False, False])  # the second has a shortcut, the third is lost
+    Args:
+        states: of each turn, by episode; -1: unknown.
+        ends: the node that each episode ends in.
+
+    >>> distances([[0, 1, 2], [0, 2], [3, 1]], [GOAL, -1, 2])  # the second has a shortcut
     {-2: 0, 2: 1, 1: 2, 0: 2, 3: 3}
     """
     before: defaultdict[int, set[int]] = defaultdict(set)
-    for row, success in zip(states, won, strict=True):
-        for state, after in zip(row, successors(row, success), strict=True):
+    for row, end in zip(states, ends, strict=True):
+        for state, after in zip(row, [*row[1:], end], strict=True):
             if state >= 0 and after != -1:
                 before[after].add(state)
     found, waiting = {GOAL: 0}, deque([GOAL])

@@ -12,7 +12,10 @@ from roleagent.learners.loss import SampledTokens
 from roleagent.types import ACTION, TEXT, Completion, Group, Task, Trajectory, Turn
 
 train = load("train")
-METHODS = {"cispo": "CISPO", "gmpo": "GMPO", "echo": "ECHO", "hgpo": "HGPO", "graph_gpo": "GraphGPO"}
+METHODS = {
+    **{"cispo": "CISPO", "gmpo": "GMPO", "echo": "ECHO", "hgpo": "HGPO", "graph_gpo": "GraphGPO"},
+    **{"g2po": "G2PO", "gagpo": "GAGPO"},
+}
 TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")
 
 
@@ -99,6 +102,44 @@ def test_graph_gpo_rewards_the_good_step_of_a_lost_episode():
     found = method("graph_gpo").advantages(some)
     assert found.state[0][0] == found.state[1][0] > 0 > found.state[2][0]
     assert found.state[0][1] > 0 > found.state[1][1]  # from B: to the goal, and astray
+
+
+def test_g2po_compares_edges_of_a_state_and_of_the_group():
+    """By hand, with γ = ½ and the norm `mean`: V(A) = (¼ + 0)/2, V(B) = ½, V(C) = 0; the ends are worth 1 and 0."""
+    some = Group(TASK, (episode("AB", True), episode("AC", False)))
+    found = method("g2po").advantages(some)
+    gains = [1 / 2 - 1 / 8, 1 - 1 / 2, 0 - 1 / 8, 0 - 0]
+    mean = sum(gains) / 4
+    assert found.state[0] == pytest.approx([1 / 4 + gains[0] - mean, gains[1] - mean])  # B is better than C by ½
+    assert found.state[1] == pytest.approx([-1 / 4 + gains[2] - mean, gains[3] - mean])
+    alpha = estimator().options.alpha
+    assert found.values[0][1] == pytest.approx(found.state[0][1] + alpha * 1 / 2)
+
+
+def test_gagpo_propagates_temporal_differences():
+    """By hand, with γ = ½: V(A) = (½ + 0)/2, V(B) = 1, V(C) = 0."""
+    some = Group(TASK, (episode("AB", True), episode("AC", False)))
+    found = method("gagpo", lam=0.4).advantages(some).values
+    won, lost = [1 / 2 * 1 - 1 / 4, 1 - 1], [1 / 2 * 0 - 1 / 4, 0 - 0]  # δ; those of the last turns are 0
+    mean = (won[0] + lost[0]) / 4
+    assert found == [pytest.approx([value - mean for value in row]) for row in (won, lost)]
+    astray = Group(TASK, (episode("AB", True), episode("AB", False)))  # V(A) = ¼, V(B) = ½
+    found = method("gagpo", lam=0.4).advantages(astray).values
+    assert found[0] == pytest.approx([0 + 1 / 2 * 0.4 * 1 / 2, 1 / 2]) and found[1] == pytest.approx([-0.1, -1 / 2])
+    with pytest.raises(ValueError, match="must be in"):
+        method("gagpo", lam=2.0)
+
+
+def test_gagpo_gives_a_turn_one_ratio():
+    """Two turns of an episode: the tokens of the first share √(4 · 1), the second has its own."""
+    from roleagent.config import load as configured
+
+    given = tokens([4.0, 1.0, 0.5], [1.0, 1.0, -1.0])
+    gagpo = method("gagpo")
+    gagpo.config = configured(overrides=["method=examples.methods.gagpo:GAGPO", "loss.clip_high=9", "loss.kl=0"])
+    loss, _ = gagpo.loss(given)
+    assert gagpo.config.loss.importance_level == "sequence"
+    assert float(loss.detach()) == pytest.approx(-0.25 * (2 + 2 - 1 + gagpo.config.loss.clip_low))
 
 
 def test_hgpo_compares_by_history():
