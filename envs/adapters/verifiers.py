@@ -26,7 +26,8 @@ try:
     from verifiers.types import SystemMessage, UserMessage
 except (ImportError, AttributeError) as error:
     raise DependencyNotInstalled(
-        f"verifiers with MultiTurnEnv is not installed ({error}): pip install 'roleagent[verifiers]'"
+        f"verifiers before 0.4 is not installed ({error}): pip install 'verifiers<0.4', or from 0.4 on use "
+        "roleagent.envs.adapters.verifiers_v1"
     ) from error
 
 

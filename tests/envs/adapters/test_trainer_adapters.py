@@ -99,6 +99,34 @@ def by_verifiers(env, group, script, rows=None, **options):
     return [(output["reward"], output["figures"]) for output in found]
 
 
+def by_taskset(env, group, script, rows=None, **options):
+    import verifiers.v1 as vf
+    from verifiers.v1.utils.loaders import environment_class
+
+    from roleagent.envs.adapters.verifiers_v1 import TextEnvConfig
+
+    def reply(body, number):
+        assert body["messages"][0]["role"] == "system" and body["messages"][-1]["role"] == "user"
+        return script(sum(message["role"] == "assistant" for message in body["messages"]))
+
+    async def play():
+        taskset = {"id": "roleagent-verifiers", "env": env, **rows, **options}
+        made = environment_class("roleagent-verifiers")(TextEnvConfig(taskset=taskset))
+        client = vf.EvalClientConfig(base_url=fake.url, api_key_var="FAKE_KEY")
+        async with made.serving():
+            slots = [slot for task in made.taskset for slot in made.slots(task, group)]
+            return [await made.run_slot(slot, vf.ModelContext(model="tiny-chat", client=client)) for slot in slots]
+
+    os.environ["FAKE_KEY"] = "sk-only-for-tests"
+    with serving(reply) as fake:
+        episodes = asyncio.run(play())
+    for episode in episodes:
+        if episode.errors:
+            raise RuntimeError(episode.errors[0].message)
+    found = [trace for episode in episodes for trace in episode.traces]
+    return [(sum(one.score * one.weight for one in trace.rewards.values()), trace.metrics) for trace in found]
+
+
 def by_tinker(env, group, script, rows=None, **options):
     from tinker_cookbook.completers import TokenCompleter, TokensWithLogprobs
     from tinker_cookbook.renderers import get_renderer
@@ -212,6 +240,7 @@ DRIVERS = [
     for driver, package, there in (
         (by_skyrl, "skyrl-gym", has("skyrl_gym")),
         (by_verifiers, "verifiers with MultiTurnEnv", has("verifiers.envs.multiturn_env")),
+        (by_taskset, "verifiers from 0.4 on", has("verifiers.v1.harness") and not has("verifiers.envs.multiturn_env")),
         (by_tinker, "tinker-cookbook", has("tinker_cookbook")),
         (by_verl_loop, "verl with agent loops", has("verl.utils.tokenizer.continuous_token_wiring")),
         (by_verl_interaction, "verl with interactions", has("verl.interactions.base")),
