@@ -214,7 +214,8 @@ def policy_step(
         loss: of sampled tokens; by default that of the configuration's method.
 
     Returns:
-        ``loss``, ``grad_norm`` and ``tokens`` (sampled and trained). With imitation ``imitated_tokens`` and, if there
+        ``loss``, ``grad_norm`` and ``tokens`` (sampled and trained); of a mixture of experts ``router_loss``
+        (:class:`~roleagent.learners.engine.routers.Routers`). With imitation ``imitated_tokens`` and, if there
         are any, ``prediction_loss`` (nats per imitated token). If there are sampled tokens, means over them:
         ``clip_fraction``, ``ratio``, ``kl``, ``entropy`` and ``logprob_gap``; and of a fresh step ``mismatch`` and
         ``mismatch_max`` (mean and maximum of |learner - sampler| log-probabilities, in nats) and ``importance`` (mean
@@ -260,9 +261,12 @@ def policy_step(
         sums.add({**metrics, "loss": value, "entropy": entropy})
         return value
 
-    norm = learner.update(segments, columns, objective, temperature, entropy=True)
+    with learner.module.routers as routers:
+        norm = learner.update(segments, columns, objective, temperature, entropy=True)
     total = sums.over_ranks(ranks)
     metrics = {"tokens": total["tokens"], "loss": total["loss"], "grad_norm": norm}
+    if routers.experts:
+        metrics["router_loss"] = routers.loss(ranks.everywhere)
     if imitates:
         metrics["imitated_tokens"] = total["imitated_tokens"]
     if metrics.get("imitated_tokens"):

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from deepspeed.utils import safe_get_full_grad
+from programs import load as program
 from tiny import qwen
 
 from roleagent.config import load
@@ -22,6 +23,7 @@ from roleagent.learners.engine.lora import Adapter, adapt
 from roleagent.learners.run.ranks import Ranks
 from roleagent.types import Request, Segment
 
+families = program("benchmarks/parts/tiny_families")
 UPDATES = 10
 # Every weight is taken apart, however small.
 SMALL = "deepspeed.extra.zero_optimization.stage3_param_persistence_threshold=0"
@@ -68,8 +70,10 @@ def train(learner, ranks, numbers):
         update(learner, ranks.share(batch(number)))
 
 
-def learner_of(*options, adapter=0, reference=None, words=0):
+def learner_of(*options, adapter=0, reference=None, words=0, family=""):
     policy = qwen(seed=3)
+    if family:
+        policy.model = families.build(family, len(policy.tokenizer), policy.eos_id)
     if words:
         torch.manual_seed(0)
         policy.model.resize_token_embeddings(words)
@@ -185,6 +189,19 @@ def continued(ranks, folder):
         yield f"continued {name} {adapter}", {"kept": kept, "again": again, "expected": expected, "found": found}
 
 
+def experts(ranks):
+    """A mixture of experts: a rank's tokens may pass by experts that another rank's need."""
+    for name in ("Qwen3-MoE", "gpt-oss"):
+        for stage in (0, 3):
+            learner = learner_of(f"deepspeed.zero_stage={stage}", family=name)
+            with learner.module.routers as routers:
+                norms = [update(learner, ranks.share(batch(number))) for number in range(4)]
+            found = {"norms": norms, "router_loss": routers.loss(ranks.everywhere), "weights": weights_of(learner)}
+            found["parts"] = sum(weight.numel() for weight in learner.module.parameters())
+            learner.close()
+            yield f"{name} {stage}", found
+
+
 def rows(scores):
     return [row.tolist() for row in scores]
 
@@ -211,8 +228,9 @@ def main(folder):
     torch.set_num_threads(1)
     with Ranks.join() as ranks:
         found = {}
-        for cases in (large_vocabulary(ranks), trainings(ranks), with_adapters(ranks), continued(ranks, folder)):
-            for name, what in cases:
+        cases = large_vocabulary(ranks), trainings(ranks), with_adapters(ranks), experts(ranks)
+        for part in (*cases, continued(ranks, folder)):
+            for name, what in part:
                 print(name, file=sys.stderr, flush=True)
                 found[name] = what
         if ranks.size > 1:

@@ -31,6 +31,7 @@ from roleagent.learners.engine.prefix_sharing import (
     plan_by_prefix,
     select_rows,
 )
+from roleagent.learners.engine.routers import Routers
 from roleagent.types import ACTION, CONTEXT, Segment
 
 
@@ -218,6 +219,7 @@ class TokenScorer(torch.nn.Module):
         super().__init__()
         self.model = model
         self.scoring = scoring or Scoring(can_share(body_of(model)))
+        self.routers = Routers(model)
 
     def plan(self, segments: Sequence[Segment], max_tokens: int) -> list[list[int]]:
         """Numbers of segments, micro-batch by micro-batch, that are cheap together (:func:`plan_for`)."""
@@ -231,6 +233,7 @@ class TokenScorer(torch.nn.Module):
         at = batch.prefixes.places[numbers]
         before = batch.prefixes.numbers.reshape(-1)[at - 1]
         head: Any = self.model.get_output_embeddings()
+        self.routers.read(None if self.scoring.shares else batch.prefixes.places)
         hidden = select_rows(hidden_states(body_of(self.model), batch, self.scoring.shares), before)
         own = OwnHead(self.model) if self.scoring.own_head else None
         token_ids = batch.token_ids.reshape(-1)[at]

@@ -21,6 +21,7 @@ from roleagent.files import Lock, damage, make_folder, make_whole, write_checksu
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.logprobs import find_scoring
 from roleagent.learners.engine.lora import adapt
+from roleagent.learners.engine.routers import Routers
 from roleagent.learners.method import method_of
 from roleagent.learners.run.checkpoints import Checkpoints, Progress, Stage, save_policy
 from roleagent.learners.run.display import Display
@@ -154,6 +155,8 @@ class Run:
         sampler = policy.road if self.config.rollout.backend == "local" else self.config.rollout.backend
         learner = find_scoring(policy.model, policy.context_length)
         self.display.say(f"sampler: {sampler}; learner: {learner}")
+        if (routers := Routers(policy.model)).experts:
+            self.display.say(f"routers: {routers}")
         if self.config.policy.path and not policy.tokenizer.chat_template:
             self.display.say(NO_TEMPLATE)
         return policy

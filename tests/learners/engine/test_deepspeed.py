@@ -102,6 +102,19 @@ def test_ranks_with_unequal_numbers_of_blocks_of_logits_learn_together_at_stage_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["Qwen3-MoE", "gpt-oss"])
+def test_experts_that_are_spread_over_ranks_learn_as_whole_ones(found, name):
+    alone = found[2][f"{name} 0"]
+    for each in found:
+        for stage in (0, 3):
+            rank = each[f"{name} {stage}"]
+            assert rank["norms"] == pytest.approx(alone["norms"], rel=1e-4)
+            assert rank["router_loss"] == pytest.approx(alone["router_loss"], rel=1e-5)
+            assert (flat(rank["weights"]) - flat(alone["weights"])).abs().max() < 3e-4
+    assert found[0][f"{name} 3"]["parts"] == 0 < alone["parts"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", range(4))
 def test_a_rank_that_is_done_at_once_waits_for_nobody_and_learns_the_same(found, stage):
     first, second = (each[f"at once {stage}"] for each in found[:2])
