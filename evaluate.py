@@ -43,6 +43,7 @@ import json
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -78,6 +79,8 @@ from roleagent.agents.policies.protocol import NO_TEMPLATE, PolicyError
 from roleagent.agents.prompting.standard import ChatAgent
 from roleagent.config import Config, ConfigError, from_dict, load, to_dict
 from roleagent.config.effects import of_training
+from roleagent.curricula.cli.failures import open_source
+from roleagent.curricula.library import LibraryError
 from roleagent.envs.mixture import joined
 from roleagent.files import make_folder, write_whole
 from roleagent.imports import searched_first
@@ -91,12 +94,14 @@ from roleagent.types import Trajectory
 
 if TYPE_CHECKING:  # torch takes seconds to load: only a local model needs it
     from roleagent.agents.policies.hf import HFPolicy
+    from roleagent.curricula.lessons import Lessons
 
 PRETRAINED = (
     *("env.eval_split=valid_seen", "wia=off", "prompt.style=window", "prompt.think=optional"),
     *("rollout.action_tokens=512", "rollout.eval_batch=16", "policy.context=8192"),
 )
 """How a pretrained model plays without --config."""
+_REFUSED = (ConfigError, CheckpointError, PolicyError, EndpointError, LibraryError, MissingPackage)
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,7 @@ class Evaluation:
         notes: list[str] = []
         if model is not None and not isinstance(model, Endpoint):
             env_split = env_split.with_calls_of(model, notes.append)
+        env_split = env_split.reading(open_lessons(options, target, env_split, checkpoint))
         return cls(options, target, env_split, model, checkpoint, notes)
 
     def header(self) -> dict[str, Any]:
@@ -348,6 +354,8 @@ def configuration(options: argparse.Namespace, target: EvalTarget) -> Config:
         one["kwargs"] |= arguments
         one |= {"eval_split": options.split} if options.split is not None else {}
         one |= {"eval_tasks": options.tasks} if options.tasks is not None else {}
+    if options.lessons is not None and tree["lessons"]["show"] == "none":
+        tree["lessons"]["show"] = "retrieved"
     for section, name, value in (
         ("rollout", "eval_temperature", options.temperature),
         ("rollout", "eval_batch", options.batch),
@@ -402,6 +410,34 @@ def open_local(options: argparse.Namespace, target: EvalTarget, config: Config) 
     return Checkpoints.policy(found[name], generator, policy), found[name]
 
 
+def open_lessons(
+    options: argparse.Namespace, target: EvalTarget, env_split: EnvSplit, checkpoint: Path | None
+) -> Lessons | None:
+    """The lessons of ``--lessons``, or those that the run knew when it saved the checkpoint; None without any."""
+    shown, source = env_split.config.lessons, options.lessons
+    if source is None:
+        if shown.show == "none" or not shown.evaluate or target.plays != STANDARD or options.single_step:
+            return None
+        if checkpoint is None:
+            raise ConfigError(f"lessons.show={shown.show} needs a failure library: name it with --lessons")
+        source = str(target.run)
+    elif target.plays != STANDARD or target.url or options.single_step:
+        raise ConfigError("--lessons is for the episodes of a local policy with the standard prompts")
+    from roleagent.learners.lessons import read_lessons
+    from roleagent.learners.run.checkpoints import Checkpoints
+
+    def library(run: Path) -> str | Path:
+        return read_config(run).curriculum.library or run / "failures.db"
+
+    name, until = "", None
+    if options.lessons is None and target.run is not None and checkpoint is not None:
+        until = Checkpoints.progress(checkpoint).step
+        if (identity := target.run / "identity").exists():
+            name = identity.read_text(encoding="utf-8")
+    with closing(open_source(source, library, name)) as opened:
+        return read_lessons(opened, env_split, options.seed, "evaluation", until=until)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     name = called("evaluate")
@@ -412,7 +448,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(run_table(options), end="")
                 return 0
             result = {"": evaluate, "compare": run_comparison, "rescore": rescore}[options.verb](options)
-    except (ConfigError, CheckpointError, PolicyError, EndpointError, MissingPackage, ValueError, OSError) as error:
+    except (*_REFUSED, ValueError, OSError) as error:
         print(error if isinstance(error, MissingPackage) else f"{name}: {error}", file=sys.stderr)
         return 2
     except RuntimeError as error:

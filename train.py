@@ -112,7 +112,7 @@ def reinforce(start: Start) -> None:
     sync_weights(run, learner, actor)
     sampler = open_sampler(run, split, actor)
     rollout = open_rollout(run, split, actor)
-    episodes = Episodes(run, rollout, sampler)
+    episodes = Episodes(run, rollout, sampler, split)
     iterations = Iterations(run, learner, actor)
     evaluate_periodically(run, start.held_out, actor)  # if the run was killed before it
 

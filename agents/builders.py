@@ -43,6 +43,7 @@ from roleagent.types import Analyst
 if TYPE_CHECKING:  # agents without a model or a server need neither torch nor openai, which take seconds to load
     from roleagent.agents.chat.endpoint import Endpoint
     from roleagent.agents.policies.hf import HFPolicy
+    from roleagent.curricula.lessons import Lessons
 
 
 def make_base(config: Config, split: str) -> gymnasium.Env:
@@ -265,6 +266,7 @@ class EnvSplit:
         horizon: steps that predictions look ahead; 0 with ``wia=off``. Of several environments the furthest.
         parts: where the configuration lists several environments, the split of each, by name. Their tasks have the ids
             of their environments, without the name.
+        lessons: of earlier failures, for the prompts of its rollouts.
     """
 
     config: Config
@@ -272,6 +274,7 @@ class EnvSplit:
     task_split: TaskSplit
     horizon: int
     parts: Mapping[str, EnvSplit] = field(default_factory=dict)
+    lessons: Lessons | None = None
 
     @classmethod
     def open(cls, config: Config, split: str, limit: int = 0) -> EnvSplit:
@@ -413,6 +416,11 @@ class EnvSplit:
         parts = {key: part._with_format(name) for key, part in self.parts.items()}
         return replace(self, config=config, parts=parts)
 
+    def reading(self, lessons: Lessons | None) -> EnvSplit:
+        """The same tasks, with lessons in the prompts."""
+        parts = {name: part.reading(lessons) for name, part in self.parts.items()}
+        return replace(self, lessons=lessons, parts=parts)
+
     def only(self, task_ids: Sequence[str]) -> EnvSplit:
         """Some tasks of the split, in this order."""
         parts = {}
@@ -480,10 +488,15 @@ class EnvSplit:
         prompt, limits = self.config.prompt, self.config.rollout
         if self.parts:
             parts = {name: part.rollout(policy, plain, pool) for name, part in self.parts.items()}
-            return Rollout(policy, pool, self.task_split.env_id, prompt, limits, self.horizon, plain=plain, parts=parts)
-        return Rollout(
-            policy, pool, self.task_split.env_id, prompt, limits, self.horizon, self.guide, self.reader, plain
-        )
+            found = Rollout(
+                policy, pool, self.task_split.env_id, prompt, limits, self.horizon, plain=plain, parts=parts
+            )
+        else:
+            found = Rollout(
+                policy, pool, self.task_split.env_id, prompt, limits, self.horizon, self.guide, self.reader, plain
+            )
+        found.lessons = self.lessons
+        return found
 
     def _program_rollout(self, policy: Policy) -> ProgramRollout:
         config = self.config

@@ -54,6 +54,7 @@ class Action:
         prompt_ids: the tokens that it was sampled from.
         completion: the sampled tokens.
         prediction: of the states after it.
+        lessons: that the prompt holds.
     """
 
     reply: Any
@@ -61,6 +62,7 @@ class Action:
     prompt_ids: tuple[int, ...] = ()
     completion: Completion = UNSAMPLED
     prediction: Prediction | None = None
+    lessons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +251,7 @@ class Episode:
             prompt_ids=action.prompt_ids,
             completion=action.completion,
             prediction=action.prediction,
+            lessons=action.lessons,
         )
         self._turns.append((self.trials, turn))
         self._heard.append([])

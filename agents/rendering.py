@@ -197,6 +197,15 @@ def prediction_prompt(renderer: Renderer, horizon: int, prompt: tuple[int, ...],
     return (*prompt, *action.token_ids, *question)
 
 
+def note_of(lessons: Sequence[str]) -> str:
+    """The note of lessons of earlier failures; empty without any.
+
+    >>> note_of(["Open the drawer first."])
+    'Lessons from earlier failures:\\n- Open the drawer first.'
+    """
+    return "\n- ".join(("Lessons from earlier failures:", *lessons)) if lessons else ""
+
+
 class Conversation(ABC):
     """One episode in tokens; the base of all styles. A shallow copy goes its own way.
 

@@ -14,12 +14,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from roleagent.agents.episode import Action, Ask, Backend, Batch, EnvError, Episode, Scheduler, play_episode
 from roleagent.agents.policies.protocol import HasBackend, Policy
 from roleagent.agents.prompt_templates import read_templates
-from roleagent.agents.rendering import Conversation, prediction_prompt, renderer_of, style_of
+from roleagent.agents.rendering import Conversation, note_of, prediction_prompt, renderer_of, style_of
 from roleagent.config.settings import PromptConfig, RolloutConfig
 from roleagent.env_card import Instructions, instructions_of
 from roleagent.envs.pool import EnvPool, Outcome
@@ -28,6 +29,10 @@ from roleagent.envs.wrappers.tags import ReplyReader, TagReader
 from roleagent.timer import Timer
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Request, Task, Turn
 
+if TYPE_CHECKING:
+    from roleagent.curricula.lessons import Lessons
+
+_TRIED = 4  # lessons that are tried for each that a prompt may hold: those that are too long are passed over
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 
 
@@ -82,10 +87,14 @@ class Rollout:
 
     Attributes:
         slots: most episodes side by side; None: all.
+        lessons: of earlier failures, for the prompts; None: there are none.
+        name: of this environment among several, with which its task ids and types begin.
         watch: time spent on generation, prediction, the environment and scoring.
     """
 
     slots: int | None = None
+    lessons: Lessons | None = None
+    name = ""
 
     def __init__(
         self,
@@ -119,11 +128,13 @@ class Rollout:
         self.prediction_stops = self._stops("</prediction>") if horizon == 1 else policy.end_ids
 
     def of(self, task_id: str) -> Rollout:
-        """The rollout of the environment that has a task, with the counters, watch and environments of this one."""
+        """The rollout of the environment that has a task, with the counters, watch, pool and lessons of this one."""
         if not self.parts:
             return self
-        part = copy.copy(self.parts[task_id.partition("/")[0]])
+        name = task_id.partition("/")[0]
+        part = copy.copy(self.parts[name])
         part.pool, part.stats, part.watch = self.pool, self.stats, self.watch
+        part.lessons, part.name = self.lessons, name
         return part
 
     def _stops(self, *closing_tags: str) -> frozenset[int]:
@@ -143,6 +154,19 @@ class Rollout:
         """A conversation in the configured style, after ``reset``; with a note in its prompts."""
         think, history = self.prompt.think, self.prompt.history
         return self.style(self.renderer, self.horizon, think, observation, info, history, self.guide, note)
+
+    def lessons_for(self, task_id: str, observation: str, info: Mapping[str, Any]) -> tuple[str, ...]:
+        """The lessons that a prompt holds: the nearest to the task and the present state that fit the budget."""
+        if self.lessons is None:
+            return ()
+        shown: list[str] = []
+        task_type, goal = info.get("task_type", "").removeprefix(f"{self.name}/"), info.get("goal", "")
+        near = self.lessons.nearest(self.env_id, task_id, task_type, goal, info.get("state") or observation)
+        for lesson in islice(near, _TRIED * self.lessons.most):
+            text = self.renderer.literal(note_of([*shown, lesson]))
+            if len(shown) < self.lessons.most and len(self.policy.encode(text)) <= self.lessons.tokens:
+                shown.append(lesson)
+        return tuple(shown)
 
     def play(
         self,
@@ -344,14 +368,18 @@ class _Player:
         self._rollout, self._given = rollout, given
         self._conversation: Conversation | None = None
         self._said: tuple[tuple[int, ...], tuple[int, ...], str] = ((), (), "")  # tokens so far, the last ones, command
+        self._lessons: tuple[str, ...] = ()
         self.asked: dict[int, tuple[int, ...]] = {}
 
     async def decide(self, episode: Episode) -> Action | None:
         """The next reply, and what it predicts; None where there is no room for one."""
         rollout, number = self._rollout, len(episode.turns)
+        if self._conversation is None or not rollout.style.grows:
+            self._lessons = rollout.lessons_for(episode.task_id, episode.observation, episode.info)
         if self._conversation is None:
-            self._conversation = rollout.open(episode.observation, episode.info)
+            self._conversation = rollout.open(episode.observation, episode.info, note_of(self._lessons))
         else:
+            self._conversation.note = note_of(self._lessons)
             self._conversation.advance(*self._said, episode.observation, episode.info)
         prompt = self._conversation.action_prompt()
         if len(prompt) + rollout.config.action_tokens > rollout.policy.context_length:
@@ -371,7 +399,7 @@ class _Player:
         if answer is not None and rollout.prompt.predictions != "detached":
             self._said = (*asked, *answer.token_ids), answer.token_ids, reply.command
         prediction = Prediction(asked, answer, reply.predictions) if rollout.predicts else None
-        return Action(text, reply.command, prompt, completion, prediction)
+        return Action(text, reply.command, prompt, completion, prediction, self._lessons)
 
     async def _predict(self, action: Completion, slot: int, number: int) -> tuple[tuple[int, ...], Completion | None]:
         """A follow-up prediction: its prompt and tokens; none where there is none yet or no room for one."""

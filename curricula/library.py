@@ -151,10 +151,21 @@ class FailureLibrary:
 
     # --- reading ---
 
-    def candidates(self, env_id: str, limit: int = 32, mode: str | None = None) -> list[Failure]:
-        """Entries of an environment, those of ``mode`` first, then the newest first."""
+    def candidates(
+        self, env_id: str, limit: int = 32, mode: str | None = None, until: int | None = None
+    ) -> list[Failure]:
+        """Entries of an environment, those of ``mode`` first, then the newest first.
+
+        Args:
+            env_id: the environment.
+            limit: most entries.
+            mode: a failure mode.
+            until: the last iteration whose failures of this run count; None: all.
+        """
         first = sa.case((FailureRow.mode == clean(mode, NAME_LENGTH), 0), else_=1)
-        entries = newest_rows(FailureRow.env_id == env_id).order_by(first, sa.func.max(FailureRow.id).desc())
+        known = [] if until is None else [sa.or_(FailureRow.run != self.run, FailureRow.iteration <= until)]
+        entries = newest_rows(FailureRow.env_id == env_id, *known)
+        entries = entries.order_by(first, sa.func.max(FailureRow.id).desc())
         with self.database.read() as session:
             counted: Any = session.execute(entries.limit(limit))
             counts = {key: count for key, count in counted}

@@ -25,6 +25,7 @@ from numpy.random import Generator
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.hf import HFPolicy, PolicyError, check_path, own_device, reason_of
+from roleagent.agents.rendering import note_of
 from roleagent.agents.rollout import Rollout
 from roleagent.config import Config, ConfigError
 from roleagent.curricula.rule_analyst import RuleAnalyst
@@ -180,13 +181,15 @@ class HintedTeacher:
 
 
 def with_note(trajectory: Trajectory, rollout: Rollout, note: str) -> Trajectory:
-    """The same replies behind prompts that hold a note (:class:`~roleagent.agents.rendering.Conversation`)."""
+    """The same replies behind prompts that hold a note (:class:`~roleagent.agents.rendering.Conversation`), too."""
     own = rollout.of(trajectory.task.task_id)
-    conversation = own.open(trajectory.initial_observation, trajectory.initial_info, note)
+    notes = ["\n\n".join(filter(None, (note_of(turn.lessons), note))) for turn in trajectory.turns]
+    conversation = own.open(trajectory.initial_observation, trajectory.initial_info, notes[0] if notes else note)
     turns = []
-    for turn in trajectory.turns:
+    for turn, after in zip(trajectory.turns, [*notes[1:], note], strict=False):
         prompt, reply = conversation.action_prompt(), turn.completion.token_ids
         turns.append(replace(turn, prompt_ids=prompt, prediction=None))
+        conversation.note = after
         conversation.advance((*prompt, *reply), reply, turn.action, turn.observation, turn.info)
     return replace(trajectory, turns=tuple(turns))
 

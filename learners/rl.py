@@ -39,6 +39,7 @@ from roleagent.learners.dealing import (
 from roleagent.learners.distillation import add_teacher, open_teacher
 from roleagent.learners.engine.engine import Learner, policy_computes
 from roleagent.learners.engine.lora import Adapter, ModuleWeights, adapted
+from roleagent.learners.lessons import training_lessons
 from roleagent.learners.rewards import Values, has_zero_variance, normalize_process, shuffle_process
 from roleagent.learners.run.run import LOST_START, Run
 from roleagent.learners.run.trajectory_log import ScoredGroup
@@ -184,8 +185,8 @@ class Episodes:
         staleness: optimizer steps since the weights that sampled the last episodes.
     """
 
-    def __init__(self, run: Run, rollout: Rollout, sampler: RankSampler):
-        self._run, self._rollout, self._sampler = run, rollout, sampler
+    def __init__(self, run: Run, rollout: Rollout, sampler: RankSampler, split: EnvSplit):
+        self._run, self._rollout, self._sampler, self._split = run, rollout, sampler, split
         self._ahead: threading.Thread | None = None
         self._played: tuple[list[Group], RolloutStats] | BaseException | None = None
         self.staleness = 0.0
@@ -194,7 +195,7 @@ class Episodes:
         """The groups of this iteration; those of the next one are begun."""
         run, options = self._run, self._run.config
         if self._played is None:
-            self._played = self._play(self._sample(), run.iteration, run.timer)
+            self._played = self._play(self._sample(run.iteration), run.iteration, run.timer)
         self._sampler.ahead = []
         assert not isinstance(self._played, BaseException)
         (played, self._rollout.stats), self._played = self._played, None
@@ -204,7 +205,7 @@ class Episodes:
         ]
         self.staleness = float(self._rollout.policy.version - np.mean(versions)) if versions else 0.0
         if options.rollout.ahead and run.iteration < options.train.last:
-            self._sampler.ahead = self._sample()
+            self._sampler.ahead = self._sample(run.iteration + 1)
             arguments = self._sampler.ahead, run.iteration + 1
             # A daemon: a run that ends in an error does not wait for the episodes.
             self._ahead = threading.Thread(target=self._play_ahead, args=arguments, name="rollout", daemon=True)
@@ -222,7 +223,9 @@ class Episodes:
         if isinstance(self._played, BaseException):
             raise self._played
 
-    def _sample(self) -> list[str]:
+    def _sample(self, iteration: int) -> list[str]:
+        """The tasks of an iteration; what they read is read now."""
+        self._rollout.lessons = training_lessons(self._run, self._split, iteration)
         return self._sampler.sample(self._run.config.rollout.num_groups)
 
     def _play(self, task_ids: Sequence[str], iteration: int, watch: Timer) -> tuple[list[Group], RolloutStats]:

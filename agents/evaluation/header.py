@@ -75,9 +75,19 @@ def header_of(
         **_made_as(env_split),
         "agent": agent,
         **settings,
+        **_lessons(env_split),
         "seed": options.seed,
         **({"cut_failures": sha256(cut.read_bytes()).hexdigest()[:16]} if cut else {}),
     }
+
+
+def _lessons(env_split: EnvSplit) -> dict[str, Any]:
+    """Which lessons the prompts hold; nothing without any."""
+    if env_split.lessons is None:
+        return {}
+    shown = env_split.config.lessons
+    own = {"show": shown.show, "most": shown.most, "tokens": shown.tokens, "library": env_split.lessons.digest}
+    return {"lessons": own}
 
 
 def _made_as(env_split: EnvSplit) -> dict[str, Any]:

@@ -129,6 +129,12 @@ def evaluation_parser(text: str | None, name: str) -> Parser:
         help="an option that an evaluation reads (env, policy, prompt, rollout), e.g. prompt.think=none",
     )
     how.add_argument(
+        "--lessons",
+        metavar="RUN_OR_URL",
+        help="lessons for the prompts of a local policy, from the failure library of a run folder, a SQLite file or a "
+        "URL, which is only read (default: of a run with lessons.evaluate=on its own; --set lessons.show=none: none)",
+    )
+    how.add_argument(
         "--keep-failures",
         type=Path,
         metavar="FILE",

@@ -117,6 +117,7 @@ def transcript(episode: Trajectory | EpisodeResult, place: int, repeat: int, pol
         "stop_reason": episode.stop_reason,
         "won": episode.success,
         "reward": episode.outcome,
+        **({"lessons": [*episode.lessons]} if episode.lessons else {}),
         "initial_observation": episode.initial_observation,
         "turns": [{**played_turn(turn, policy), "tokens": _tokens(turn, policy)} for turn in episode.turns],
         "usage": None,

@@ -75,7 +75,7 @@ def iterations(world: EnvSplit, policy: HFPolicy, task_ids: Sequence[str], updat
         ranks=Ranks(0, 1),
     )
     sampler = SimpleNamespace(sample=lambda count: task_ids)
-    episodes = Episodes(run, world.rollout(policy), sampler)  # type: ignore[arg-type] - what it reads of a run
+    episodes = Episodes(run, world.rollout(policy), sampler, world)  # type: ignore[arg-type] - what it reads of a run
     begun = time.perf_counter()
     for run.iteration in range(1, count + 1):
         episodes.next()

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str], resolve: Resolve) -> int:
     from roleagent.curricula.library import LibraryError
 
     try:
-        with closing(_open(options.source, resolve)) as library:
+        with closing(open_source(options.source, resolve)) as library:
             RUN[options.verb](options, library)
     except (ConfigError, LibraryError, OSError) as error:
         return complain("roleagent failures", error)
@@ -119,7 +119,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _open(source: str, resolve: Resolve) -> FailureLibrary:
+def open_source(source: str, resolve: Resolve, run: str = "") -> FailureLibrary:
+    """The library of a run folder, a file or a URL, for reading alone.
+
+    Args:
+        source: as a user gives it.
+        resolve: finds the library of a run folder.
+        run: whose failures are the library's own.
+
+    Raises:
+        ConfigError, LibraryError: there is none; one line.
+    """
     from roleagent.curricula.library import FailureLibrary, LibraryError
 
     path = user_path(source)
@@ -127,7 +137,7 @@ def _open(source: str, resolve: Resolve) -> FailureLibrary:
     file = url if isinstance(url, Path) else home_expanded(url.partition("sqlite:///")[2])
     if file and not Path(file).exists():
         raise LibraryError(f"{file} does not exist: the run has filed no failures (aiw=off?)")
-    return FailureLibrary(url, read_only=True)
+    return FailureLibrary(url, run, read_only=True)
 
 
-__all__ = ["main"]
+__all__ = ["main", "open_source"]

@@ -17,6 +17,7 @@ from roleagent.agents.evaluation.play import evaluate_policy
 from roleagent.agents.evaluation.statistics import Estimate, summarize
 from roleagent.agents.policies.protocol import Policy
 from roleagent.curricula.suite import Suite
+from roleagent.learners.lessons import evaluation_lessons
 from roleagent.learners.run.display import chart
 from roleagent.learners.run.metrics import held_out_signs, not_learning
 from roleagent.learners.run.run import Run
@@ -43,7 +44,8 @@ def evaluate_split(run: Run, split: EnvSplit, policy: Policy, name: str, sampled
     policy.reseed(int(run.own_stream("evaluation").integers(2**62)))
     task_ids = run.ranks.share(task_split.task_ids)
     run.display.stage(f"evaluate {name}", len(task_ids))
-    rollout, temperature = split.rollout(policy), options.eval_sampled if sampled else options.eval_temperature
+    rollout = split.reading(evaluation_lessons(run, split)).rollout(policy)
+    temperature = options.eval_sampled if sampled else options.eval_temperature
     with contextlib.closing(rollout.pool):  # environments may have processes
         played = evaluate_policy(rollout, task_ids, temperature, options.eval_batch, lambda done, _: run.advance(done))
         records = run.ranks.collect([*played])

@@ -260,7 +260,10 @@ def _is_free(name: str) -> bool:
 
 # What a fork may change besides: how the policy learns from here on. Weights, tasks, prompts and measurements stay, and
 # so does what the optimizer's state or a library of several runs holds.
-FORKED = ("method", "wia", "aiw", "seed", "rollout", "estimator", "loss", "optim", "critic", "curriculum", "train")
+FORKED = (
+    *("method", "wia", "aiw", "seed", "rollout", "estimator", "loss", "optim", "critic", "curriculum", "lessons"),
+    "train",
+)
 _OF_THE_CHECKPOINT = ("optim.weight_decay", "curriculum.library", "train.evaluate_tasks", "rollout.eval_")
 
 

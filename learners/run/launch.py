@@ -30,6 +30,7 @@ from roleagent.envs.retrieval.passages import RetrievalError
 from roleagent.learners.distillation import check_teacher
 from roleagent.learners.engine.engine import check_deepspeed
 from roleagent.learners.engine.lora import check_rank
+from roleagent.learners.lessons import check_lessons
 from roleagent.learners.method import loss_of, method_of
 from roleagent.learners.run.checkpoints import CheckpointError
 from roleagent.learners.run.display import Display
@@ -166,6 +167,7 @@ def check_run(split: EnvSplit, resume: bool) -> None:
     check_lengths(config, split.horizon)
     check_learning(config)
     check_teacher(split)
+    check_lessons(split)
     method_of(config).check_tasks(split)
     check_suite(split)
     check_deepspeed(config)

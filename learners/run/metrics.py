@@ -13,6 +13,7 @@ from roleagent.agents.evaluation.records import failure_predicted, is_exact
 from roleagent.agents.rollout import RolloutStats
 from roleagent.config import Config
 from roleagent.learners.advantages import Estimator, States, by_state, return_terms, states_of
+from roleagent.learners.lessons import lesson_metrics
 from roleagent.learners.method import method_of
 from roleagent.learners.rewards import has_zero_variance, process_counters, weighing
 from roleagent.learners.run.trajectory_log import ScoredGroup
@@ -21,7 +22,10 @@ from roleagent.tasks.split import levels
 from roleagent.timer import PARTS, ROLLOUT, Timer
 from roleagent.types import Completion, Group, Trajectory
 
-_IF_LOGGED = ("calls", "groups", "process_nonzero", "process_only_groups", "returns_changed", "world_loss_share")
+_IF_LOGGED = (
+    *("calls", "groups", "process_nonzero", "process_only_groups", "returns_changed", "world_loss_share"),
+    "lessons_share",
+)
 _GENENV = (
     *("genenv_proposed", "genenv_accepted", "genenv_wanted", "genenv_fallback", "genenv_fresh", "genenv_replayed"),
     "genenv_records_in_band",
@@ -78,8 +82,10 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
             expected["returns_modulated"] = "wia is on, but no prediction ever changed a return"
         if config.loss.prediction_credit == "imitate":
             expected["imitated_tokens"] = "loss.prediction_credit=imitate, but no true state was ever imitated"
-    if config.aiw:
+    if config.aiw and config.curriculum.epsilon:
         expected["curriculum_from_curriculum"] = "aiw is on, but no task was ever sampled from the failure library"
+    if config.lessons.show != "none":
+        expected["lessons_share"] = f"lessons.show={config.lessons.show}, but no episode ever read a lesson"
     if config.rollout.dynamic_sampling_rounds and counters.get("zero_variance_groups"):
         expected["replaced_groups"] = "rollout.dynamic_sampling_rounds is on, but no group was ever replaced"
     for name, weight in config.estimator.rewards.items():
@@ -271,6 +277,7 @@ def iteration_metrics(
         **tool_metrics(episodes),
         **behavior_metrics(episodes),
         **(program_metrics(episodes) if config.agent.command else {}),
+        **lesson_metrics(config, episodes),
         **prediction_accuracy(episodes),
         "action_tokens": float(stats.action_tokens),
         "reply_tokens": float(np.mean([len(turn.completion.token_ids) for turn in turns])) if turns else 0.0,

@@ -11,6 +11,7 @@ A line is an episode:
 ``replaced``                 whether dynamic sampling replaced its group, so that it was not trained on
 ``chosen_because``,          the failure mode that led the curriculum to the task, and the reason; null: uniform
 ``chosen_reason``
+``lessons``                  only if there are any: those of earlier failures that its prompts held
 ``initial_observation``      of ``reset``
 ``analysis``                 of a failure: mode, detail, critical_step (0-based), lesson, query, source, repaired; else
                              null
@@ -149,6 +150,7 @@ def records(
                 "replaced": one.replaced,
                 "chosen_because": because,
                 "chosen_reason": reason,
+                **({"lessons": [*trajectory.lessons]} if trajectory.lessons else {}),
                 "initial_observation": trajectory.initial_observation,
                 "analysis": asdict(reflection) if reflection else None,
                 "whitening": [*map(short, one.whitening)] if one.whitening else None,

@@ -64,6 +64,7 @@ def load_evaluation(path: Path, episodes: int) -> RunData:
         "modes": nothing,
         "mode_failures": nothing,
         "written_tasks": None,
+        "lessons": None,
         "suite": None,
         "revisions": None,
         "evaluations": {"after": measured},

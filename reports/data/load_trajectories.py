@@ -189,6 +189,7 @@ def episode_card(iteration: int, member: int, row: Mapping[str, Any], sizes: Map
         "replaced": row.get("replaced", False),
         "chosen_because": row.get("chosen_because"),
         "chosen_reason": row.get("chosen_reason"),
+        "lessons": row.get("lessons", []),
         "usage": row.get("usage"),
         "initial_observation": row["initial_observation"],
         "analysis": _analysis(row["analysis"]) if row.get("analysis") else None,

@@ -96,6 +96,7 @@ class EpisodeCard(TypedDict):
     replaced: bool  # whether its group was replaced by dynamic sampling, and not trained on
     chosen_because: str | None  # the failure mode for which the curriculum chose the task; None: drawn uniformly
     chosen_reason: str | None  # the analyst's words for that choice
+    lessons: list[str]  # of earlier failures, which its prompts held
     usage: dict[str, float] | None  # of a prompted model, over all turns
     initial_observation: str
     analysis: Analysis | None
@@ -183,6 +184,18 @@ class Revisions(TypedDict):
     paths: list[SplicedPath]  # the newest
 
 
+class LessonUse(TypedDict):
+    """A lesson of the failure library in the prompts of training episodes (reports.data.load_lessons)."""
+
+    lesson: str  # "": any
+    episodes: int  # that read it
+    tasks: int  # of these episodes
+    success: float  # share of them that were won
+    compared: int  # those with others of their iteration and task type that did not read it
+    success_with: float | None  # of the compared ones
+    success_without: float | None  # of the others, weighted by the compared ones
+
+
 class Gain(TypedDict):
     """The gain on held-out tasks between the first evaluation and a later one, over the tasks of both.
 
@@ -232,6 +245,7 @@ class RunData(TypedDict):
     written_tasks: WrittenTasks | None  # with genenv=on
     revisions: Revisions | None  # with method=agent_r or eto
     evaluations: dict[str, Any]  # by name (before, iteration-000010, …, after): agents.evaluation's summary
+    lessons: list[LessonUse] | None  # with lessons.show
     suite: dict[str, dict[int, dict[str, int]]] | None  # by failure mode and iteration: curricula.suite.matrix
     gain: Gain | None  # between the first and the last evaluation; None: no results per task
     counters: dict[str, float]

@@ -51,6 +51,7 @@ function drawAll() {
   drawRuns(series);
   drawCurves(board, series);
   drawSuite(runs);
+  drawLessons(runs);
   drawTasks(runs);
   drawRevisions(runs);
   drawSections();

@@ -87,6 +87,7 @@ function contents(episode) {
             ? `by the curriculum, because of ${[spaced(episode.chosen_because), episode.chosen_reason].filter(Boolean).join(": ")}`
             : "uniformly",
         ),
+      episode.lessons.length > 0 && fact("Lessons", el("ul", null, episode.lessons.map((lesson) => el("li", null, lesson)))),
       episode.usage && fact("Model", usageText(episode.usage)),
       episode.replaced && fact("Note", "this group was played and replaced: it did not train the policy"),
     ),

@@ -97,6 +97,30 @@ function suiteOf(run) {
   );
 }
 
+// Which lessons of earlier failures the prompts held, and how such episodes went.
+function lessonsOf(run) {
+  const share = (value) => (known(value) ? percent(value) : "–");
+  return table(
+    "Lessons by the number of training episodes that read them",
+    [["Lesson"], ["Episodes", true], ["Tasks", true], ["Success", true], ["Compared", true], ["With", true], ["Without", true]],
+    run.lessons.map((use) => [
+      use.lesson === "" ? el("strong", null, "any lesson") : use.lesson,
+      String(use.episodes),
+      String(use.tasks),
+      share(use.success),
+      String(use.compared),
+      share(use.success_with),
+      share(use.success_without),
+    ]),
+  );
+}
+
+function drawLessons(runs) {
+  const read = runs.filter((run) => run.lessons);
+  byId("lessons").hidden = !read.length;
+  byId("lesson-uses").replaceChildren(...titled(runs, read, (run) => [lessonsOf(run)]));
+}
+
 function drawSuite(runs) {
   const played = runs.filter((run) => run.suite);
   byId("suite").hidden = !played.length;

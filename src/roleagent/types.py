@@ -155,6 +155,7 @@ class Turn:
         observation: the text *after* the action.
         state: the state s_t before the action as text, or None if it cannot be known.
         grouping_state: that state for grouping turns (see the module's docstring), or None; defaults to ``state``.
+        lessons: of earlier failures, which the prompt holds (:mod:`roleagent.curricula.lessons`).
         prediction: the turn's predictions, or None.
         rewards: named reward terms of this step.
         info: the environment's ``info`` after the action (see the module's docstring).
@@ -169,6 +170,7 @@ class Turn:
     rewards: Mapping[str, float] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
     grouping_state: str | None = _AS_STATE
+    lessons: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.grouping_state is _AS_STATE:
@@ -208,6 +210,11 @@ class Trajectory:
     def success(self) -> bool:
         """Whether the task was solved."""
         return self.stop_reason == "won"
+
+    @property
+    def lessons(self) -> tuple[str, ...]:
+        """The lessons that its prompts held, each once."""
+        return tuple(dict.fromkeys(lesson for turn in self.turns for lesson in turn.lessons))
 
 
 UNSAMPLED = Completion((), (), "stop")
@@ -261,12 +268,13 @@ class Recorder:
         prompt_ids: tuple[int, ...] = (),
         completion: Completion = UNSAMPLED,
         prediction: Prediction | None = None,
+        lessons: tuple[str, ...] = (),
     ) -> Turn:
-        """Adds a step: the bare command, what ``step`` returned, and what was sampled."""
+        """Adds a step: the bare command, what ``step`` returned, what was sampled, and the lessons in its prompt."""
         rewards = reward_terms(info, reward)
         turn = Turn(
             *(prompt_ids, completion, action, observation, self._state),
-            *(prediction, rewards, info, self._grouping_state),
+            *(prediction, rewards, info, self._grouping_state, lessons),
         )
         self.turns.append(turn)
         self.scores += info.get("prediction_scores", ())

@@ -27,7 +27,7 @@ import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from roleagent.config.curriculum import CurriculumConfig, EndpointConfig, SimulatorConfig
+from roleagent.config.curriculum import CurriculumConfig, EndpointConfig, LessonsConfig, SimulatorConfig
 from roleagent.config.revision import RevisionConfig, SearchConfig
 from roleagent.config.settings import (
     KNOWN_KEYS,
@@ -112,6 +112,7 @@ class Config:
     critic: CriticConfig = field(default_factory=CriticConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
+    lessons: LessonsConfig = field(default_factory=LessonsConfig)
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
     endpoint: EndpointConfig = field(default_factory=EndpointConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
@@ -379,6 +380,8 @@ def check_lengths(config: Config, horizon: int) -> None:
     if config.aiw and config.curriculum.analyst == "model":
         lengths["curriculum.reflection_tokens"] = config.curriculum.reflection_tokens
         lengths["curriculum.selection_tokens"] = config.curriculum.selection_tokens
+    if config.lessons.show != "none":
+        lengths["lessons.tokens"] = config.lessons.tokens
     for option, tokens in lengths.items():
         if tokens >= config.policy.context:
             raise ConfigError(

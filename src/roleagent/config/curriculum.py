@@ -1,4 +1,5 @@
-"""The options that choose the next tasks: the failure curriculum (Agent-In-World) and task simulators (GenEnv)."""
+"""The options that choose the next tasks: the failure curriculum (Agent-In-World), its lessons, and task simulators
+(GenEnv)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from roleagent.config.settings import (
     Text,
     check_name,
 )
-from roleagent.validation import Integer, Number
+from roleagent.validation import OFF_IS_NONE, Integer, Number
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
@@ -68,6 +69,18 @@ class CurriculumConfig:
     def _analyst(self) -> CurriculumConfig:
         check_name("curriculum.analyst", self.analyst, "model", "rule", "endpoint", "replay", "text", "types")
         return self
+
+
+@dataclass(frozen=True, config=KNOWN_KEYS)
+class LessonsConfig:
+    """Lessons of the failure library in the agent's prompt (docs/failures.md)."""
+
+    show: Annotated[Literal["none", "retrieved", "shuffled"], OFF_IS_NONE] = "none"  # none; those of failures that are
+    # like the present task and state; or, a control, those that the task of another failure would read
+    most: Length = 2  # lessons in a prompt
+    tokens: Length = 64  # most tokens of them, with their heading
+    share: ShareAbove0 = 1.0  # of the training tasks that read lessons, drawn anew in each iteration
+    evaluate: Switch = True  # whether evaluations read lessons, too; off: in training only
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)

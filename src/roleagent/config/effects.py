@@ -83,6 +83,7 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
     ("train.stop_on_regression", lambda c: bool(c.train.suite), "it belongs to train.suite"),
     ("optim.minibatches", lambda c: not c.optim.minibatch_turns, "optim.minibatch_turns takes its place"),
     ("curriculum.*", lambda c: c.aiw, "aiw=off has no curriculum"),
+    ("lessons.[!s]* lessons.share", lambda c: c.lessons.show != "none", "lessons.show=none shows no lessons"),
     (
         "curriculum.learnability curriculum.library curriculum.[rsct]*",
         lambda c: c.curriculum.analyst != "types",
@@ -117,7 +118,7 @@ _OF_TRAINING = (
     "run_dir aiw genenv options.* train.* optim.* loss.* estimator.[!s]* estimator.s[!i]* estimator.similarity_* "
     "distill.* critic.* warmstart.* lora.* search.* deepspeed.* tracking.* curriculum.* simulator.* endpoint.* vllm.* "
     "rollout.num_groups rollout.group_size rollout.temperature rollout.backend rollout.ahead "
-    "rollout.dynamic_sampling_rounds rollout.eval_sampled env.train_split"
+    "rollout.dynamic_sampling_rounds rollout.eval_sampled env.train_split lessons.share"
 )
 
 

@@ -68,6 +68,7 @@ def episode(iteration, group, member, won, goal):
         "replaced": False,
         "chosen_because": "navigation_loop" if group else None,
         "chosen_reason": None,
+        "lessons": ["Open the <b>drawer</b> first."] if group else [],
         "initial_observation": "You are in a kitchen.",
         "analysis": None if won else analysis,
         "whitening": None,
@@ -139,6 +140,11 @@ def run_data(name="first", after=0.75, goal="heat an egg", **config):
         "mode_failures": along({"navigation_loop": [1.0] * ITERATIONS}),
         "written_tasks": None,
         "revisions": None,
+        "lessons": [
+            {"lesson": lesson, "episodes": 8, "tasks": 3, "success": 0.5, "compared": 6}
+            | {"success_with": 0.25, "success_without": None}
+            for lesson in ("", "Open the <b>drawer</b> first.")
+        ],
         "suite": {
             "all": {"4": {"tasks": 4, "solved": 4}, "8": {"tasks": 4, "solved": 2}},
             "navigation_loop": {
@@ -323,6 +329,8 @@ def test_a_run_is_told_at_the_top(reader, pages):
     rows = reader.see("#evaluations tbody tr")
     assert [row.split()[0] for row in rows] == ["all", "heat", "look"]
     assert "+50.0 (+47.0 to +53.0)" in rows[1] and "1 : 11" in rows[1]  # over pairs of tasks, where they are known
+    uses = "8 3 50.0 % 6 25.0 % –"
+    assert reader.see("#lessons tbody tr") == [f"any lesson {uses}", f"Open the <b>drawer</b> first. {uses}"]
     assert reader.see("#suite tbody tr") == ["all 4 100 % 50 %", "navigation loop 3 100 % 33 % −2"]
     assert "12.5" in rows[2] and "0.0 (all tasks alike)" in rows[2] and "0 : 0" in rows[2]
     assert not reader.ask("document.getElementById('comparison').checkVisibility()")

@@ -1,0 +1,139 @@
+"""Lessons of the failure library in the prompts of a run: which it reads, when, and whether they helped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from roleagent.agents.builders import EnvSplit
+from roleagent.config import Config, ConfigError, method_class
+from roleagent.curricula.lessons import Lessons
+from roleagent.curricula.library import FailureLibrary
+from roleagent.failures.modes import failure_modes_of
+from roleagent.random_streams import random_stream
+from roleagent.types import Trajectory
+
+if TYPE_CHECKING:
+    from roleagent.learners.run.run import Run
+
+
+def read_lessons(
+    library: FailureLibrary,
+    split: EnvSplit,
+    seed: int,
+    *moment: str | int,
+    share: float = 1.0,
+    until: int | None = None,
+) -> Lessons:
+    """The lessons of a library for the environments of a split.
+
+    Args:
+        library: is read.
+        split: the tasks.
+        seed: of what is drawn at random.
+        moment: names the stream.
+        share: of the tasks that read lessons.
+        until: see :meth:`~roleagent.curricula.lessons.Lessons.read`.
+    """
+    options = split.config.lessons
+    return Lessons.read(
+        library,
+        [part.task_split.env_id for part in split.environments.values()],
+        partial(random_stream, seed, "lessons", *moment),
+        until,
+        shuffled=options.show == "shuffled",
+        share=share,
+        most=options.most,
+        tokens=options.tokens,
+    )
+
+
+def training_lessons(run: Run, split: EnvSplit, iteration: int) -> Lessons | None:
+    """The lessons of an iteration's episodes; None without any. Every rank must call it.
+
+    With ``rollout.ahead=1`` the failures of the iteration before are not known yet; a resumed run, which knows them,
+    leaves them out.
+    """
+    until = iteration - 1 - run.config.rollout.ahead
+    return _of_run(run, split, until, run.config.lessons.share, "iteration", iteration)
+
+
+def evaluation_lessons(run: Run, split: EnvSplit) -> Lessons | None:
+    """The lessons of the library for an evaluation after the present iteration; None without any. Every rank must call
+    it."""
+    if not run.config.lessons.evaluate:
+        return None
+    return _of_run(run, split, run.progress.step, 1.0, "evaluation", run.progress.step)
+
+
+def _of_run(run: Run, split: EnvSplit, until: int, share: float, *moment: str | int) -> Lessons | None:
+    config = run.config
+    if config.lessons.show == "none":
+        return None
+
+    def read() -> Lessons | None:
+        url: str | Path = config.curriculum.library or run.folder.path / "failures.db"
+        if isinstance(url, Path) and not url.exists():
+            return None  # nothing was trained yet
+        name = run.folder.identity if config.curriculum.library else ""
+        with closing(FailureLibrary(url, name, read_only=True)) as library:
+            return read_lessons(library, split, config.seed, *moment, share=share, until=until)
+
+    return run.ranks.once(read)
+
+
+def check_lessons(split: EnvSplit) -> None:
+    """Refuses lessons that no prompt can hold, or that nobody writes.
+
+    Raises:
+        ConfigError: one line that explains what to change.
+    """
+    config = split.config
+    shown, analyst = f"lessons.show={config.lessons.show}", config.curriculum.analyst
+    if config.lessons.show == "none":
+        return
+    if not config.aiw:
+        raise ConfigError(
+            f"{shown} reads the failure library, and aiw=off keeps none: set aiw=on (curriculum.epsilon=0 leaves the "
+            "choice of tasks alone)"
+        )
+    if analyst in ("replay", "text", "types"):
+        raise ConfigError(f"{shown} needs lessons, and curriculum.analyst={analyst} reads no failures: set another one")
+    if analyst == "rule" and not any(
+        failure_modes_of(part.task_split.env_id).detectors for part in split.environments.values()
+    ):
+        raise ConfigError(f"{shown} with curriculum.analyst=rule needs an environment with rules for failures")
+    if method_class(config.method).stage != "train":
+        raise ConfigError(f"{shown} works with reinforcement, not with method={config.method}")
+    if config.agent.command:
+        raise ConfigError(f"{shown} changes the prompts, and agent.command writes its own: set lessons.show=none")
+
+
+def lesson_metrics(config: Config, episodes: Sequence[Trajectory]) -> dict[str, float]:
+    """What lessons were read in an iteration; empty without lessons.
+
+    Returns:
+        ``lessons_share`` of the episodes that read any, ``lessons_distinct`` (number of different ones), and the
+        success with and without, ``lessons_success`` and ``lessons_without_success``, where there are such episodes.
+        Which episodes read lessons is drawn at random with ``lessons.share`` below 1; else it depends on the task.
+    """
+    if config.lessons.show == "none":
+        return {}
+    read = [episode.lessons for episode in episodes]
+    won: dict[bool, list[bool]] = {}
+    for lessons, episode in zip(read, episodes, strict=True):
+        won.setdefault(bool(lessons), []).append(episode.success)
+    names = {True: "lessons_success", False: "lessons_without_success"}
+    return {
+        "lessons_share": len(won.get(True, ())) / len(episodes),
+        "lessons_distinct": float(len({lesson for lessons in read for lesson in lessons})),
+        **{names[kind]: float(np.mean(outcomes)) for kind, outcomes in won.items()},
+    }
+
+
+__all__ = ["check_lessons", "evaluation_lessons", "lesson_metrics", "read_lessons", "training_lessons"]

@@ -1,0 +1,62 @@
+"""Loads which lessons of the failure library a run's episodes read, and how they went with and without them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from roleagent.reports.data.load_trajectories import TrajectoryReader, complete
+from roleagent.reports.data.run_schema import LessonUse
+
+USES = 40
+"""Most lessons in a report, the most frequent ones."""
+
+_Stratum = tuple[int, str]
+_Count = Counter[tuple[_Stratum, bool]]  # episodes by stratum and whether they were won
+
+
+def summarize_lessons(reader: TrajectoryReader) -> list[LessonUse] | None:
+    """The lessons that training episodes read: first ``""``, any lesson, then each; None if there was none.
+
+    Success with and without a lesson is compared among episodes of the same iteration and task type, by the number of
+    those with it. Lessons go to tasks that are like earlier failures, so without ``lessons.share`` the two differ in
+    more than the lesson.
+
+    Raises:
+        RunDataError: a file is damaged.
+    """
+    everything: _Count = Counter()
+    read: dict[str, _Count] = defaultdict(Counter)
+    tasks: dict[str, set[str]] = defaultdict(set)
+    for iteration, file in reader.files.items():
+        with complete(file):
+            for row in (row for rows in reader.groups(iteration) for row in rows):
+                outcome = (iteration, row.get("task_type", "")), bool(row["won"])
+                everything[outcome] += 1
+                for lesson in ("", *row["lessons"]) if row.get("lessons") else ():
+                    read[lesson][outcome] += 1
+                    tasks[lesson].add(row["task_id"])
+    order = sorted(read, key=lambda lesson: (lesson != "", -read[lesson].total(), lesson))
+    return [_use(lesson, read[lesson], everything, len(tasks[lesson])) for lesson in order[: USES + 1]] or None
+
+
+def _use(lesson: str, own: _Count, everything: _Count, tasks: int) -> LessonUse:
+    strata = {stratum for stratum, _ in own}
+    compared = {s: n for s in strata if (n := _episodes(own, s)) < _episodes(everything, s)}
+    total = sum(compared.values())
+    without = {s: (everything[s, True] - own[s, True]) / (_episodes(everything, s) - n) for s, n in compared.items()}
+    return {
+        "lesson": lesson,
+        "episodes": own.total(),
+        "tasks": tasks,
+        "success": sum(own[s, True] for s in strata) / own.total(),
+        "compared": total,
+        "success_with": sum(own[s, True] for s in compared) / total if total else None,
+        "success_without": sum(n * without[s] for s, n in compared.items()) / total if total else None,
+    }
+
+
+def _episodes(counts: _Count, stratum: _Stratum) -> int:
+    return counts[stratum, True] + counts[stratum, False]
+
+
+__all__ = ["USES", "summarize_lessons"]
