@@ -89,12 +89,14 @@ class Rollout:
         slots: most episodes side by side; None: all.
         lessons: of earlier failures, for the prompts; None: there are none.
         name: of this environment among several, with which its task ids and types begin.
+        most_turns: of an episode; None: as many as the environment allows.
         watch: time spent on generation, prediction, the environment and scoring.
     """
 
     slots: int | None = None
     lessons: Lessons | None = None
     name = ""
+    most_turns: int | None = None
 
     def __init__(
         self,
@@ -128,13 +130,13 @@ class Rollout:
         self.prediction_stops = self._stops("</prediction>") if horizon == 1 else policy.end_ids
 
     def of(self, task_id: str) -> Rollout:
-        """The rollout of the environment that has a task, with the counters, watch, pool and lessons of this one."""
+        """The rollout of the environment that has a task, with counters, watch, pool, lessons and limit of this one."""
         if not self.parts:
             return self
         name = task_id.partition("/")[0]
         part = copy.copy(self.parts[name])
         part.pool, part.stats, part.watch = self.pool, self.stats, self.watch
-        part.lessons, part.name = self.lessons, name
+        part.lessons, part.name, part.most_turns = self.lessons, name, self.most_turns
         return part
 
     def _stops(self, *closing_tags: str) -> frozenset[int]:
@@ -372,8 +374,12 @@ class _Player:
         self.asked: dict[int, tuple[int, ...]] = {}
 
     async def decide(self, episode: Episode) -> Action | None:
-        """The next reply, and what it predicts; None where there is no room for one."""
+        """The next reply, and what it predicts; None where there is no room for one, or no turn is left."""
         rollout, number = self._rollout, len(episode.turns)
+        if number == rollout.most_turns:
+            assert episode.record is not None
+            episode.record.end("max_steps")
+            return None
         if self._conversation is None or not rollout.style.grows:
             self._lessons = rollout.lessons_for(episode.task_id, episode.observation, episode.info)
         if self._conversation is None:

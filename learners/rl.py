@@ -233,6 +233,7 @@ class Episodes:
         run, rollout, options = self._run, self._rollout, self._run.config.rollout
         rollout.policy.reseed(int(run.own_stream("episodes", iteration).integers(2**62)))
         rollout.stats, rollout.watch = RolloutStats(), watch
+        rollout.most_turns = run.config.turn_limit(iteration)
         progress = partial(run.inner, "episodes") if watch is run.timer else None
         played = play_own(run.ranks, rollout, task_ids, options.group_size, options.temperature, progress)
         return played, rollout.stats

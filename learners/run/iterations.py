@@ -17,6 +17,7 @@ from roleagent.learners.run.metrics import (
     idle_mechanisms,
     iteration_metrics,
     time_metrics,
+    turn_limit_metrics,
 )
 from roleagent.learners.run.run import Run
 from roleagent.learners.run.trajectory_log import Analysis, ScoredGroup, records
@@ -74,6 +75,7 @@ class Iterations:
             episodes = records(scored, analysis, self._actor, config, run.method)
             run.folder.trajectories(run.progress.step, episodes)
             metrics |= iteration_metrics(config, scored, stats, analysis.metrics)
+            metrics |= turn_limit_metrics(config.turn_limit(run.progress.step), scored)
             add_counters(run.progress.counters, metrics)
         timers, flop = run.ranks.gather(run.timer), run.ranks.sum(metrics.pop("update_flop", 0.0))
         if run.ranks.first:

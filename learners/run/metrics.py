@@ -24,7 +24,7 @@ from roleagent.types import Completion, Group, Trajectory
 
 _IF_LOGGED = (
     *("calls", "groups", "process_nonzero", "process_only_groups", "returns_changed", "world_loss_share"),
-    "lessons_share",
+    *("lessons_share", "turn_limit_share"),
 )
 _GENENV = (
     *("genenv_proposed", "genenv_accepted", "genenv_wanted", "genenv_fallback", "genenv_fresh", "genenv_replayed"),
@@ -86,6 +86,8 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
         expected["curriculum_from_curriculum"] = "aiw is on, but no task was ever sampled from the failure library"
     if config.lessons.show != "none":
         expected["lessons_share"] = f"lessons.show={config.lessons.show}, but no episode ever read a lesson"
+    if config.rollout.turns:
+        expected["turn_limit_share"] = f"rollout.turns={[*config.rollout.turns]}, but no episode was ever so long"
     if config.rollout.dynamic_sampling_rounds and counters.get("zero_variance_groups"):
         expected["replaced_groups"] = "rollout.dynamic_sampling_rounds is on, but no group was ever replaced"
     for name, weight in config.estimator.rewards.items():
@@ -540,6 +542,15 @@ def program_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
         **{f"agent_{end}": float(ends[end]) for end in ("crashed", "timeout", "gave_up")},
         "agent_conversations": float(np.mean(forks)),
     }
+
+
+def turn_limit_metrics(limit: int | None, scored: Sequence[ScoredGroup]) -> dict[str, float]:
+    """The limit of ``rollout.turns``, and the share of the episodes that it ended; empty without a limit."""
+    if limit is None:
+        return {}
+    episodes = [episode for one in scored for episode in one.group.trajectories]
+    ended = (episode.stop_reason == "max_steps" and len(episode.turns) == limit for episode in episodes)
+    return {"turn_limit": float(limit), "turn_limit_share": _share(ended)}
 
 
 def prediction_accuracy(episodes: Sequence[Trajectory]) -> dict[str, float]:

@@ -75,6 +75,20 @@ const CHARTS = [
         hint: "Falls when tasks are solved sooner. A rise to the limit means wandering.",
       },
       {
+        title: "Turn limit",
+        unit: "turns",
+        base: true,
+        lines: of("turn_limit"),
+        hint: "Most turns of an episode, by rollout.turns. Episodes should be solved within it before it rises.",
+      },
+      {
+        title: "Episodes ended by the turn limit",
+        unit: "share of episodes",
+        ...SHARE,
+        lines: of("turn_limit_share"),
+        hint: "Near 100 % the limit is too low: nothing but failures is learned from.",
+      },
+      {
         title: "Reply length",
         unit: "tokens",
         lines: of("reply_tokens"),

@@ -140,6 +140,17 @@ class Config:
             return {"": self}
         return {one.name: dataclasses.replace(self, env=one) for one in self.env}
 
+    def turn_limit(self, iteration: int) -> int | None:
+        """Most turns of a training episode in an iteration, numbered from 1; None: as many as the environment allows.
+
+        >>> config = load(overrides=["rollout.turns=[4, 8]", "train.iterations=5"])
+        >>> [config.turn_limit(iteration) for iteration in range(1, 6)]
+        [4, 4, 4, 8, 8]
+        """
+        limits = self.rollout.turns
+        place = (iteration - 1) * len(limits) // max(1, self.train.iterations)
+        return limits[min(place, len(limits) - 1)] if limits else None
+
     @property
     def simulator_is_model(self) -> bool:
         """Whether a language model of the run writes training tasks."""

@@ -222,6 +222,8 @@ class RolloutConfig:
     eval_batch: Length = 100  # episodes side by side in evaluation
     eval_predictions: Switch = True  # whether evaluations predict, too; greedy play is the same without, for
     # detached predictions stand in no later prompt
+    turns: tuple[Length, ...] = ()  # most turns of training episodes in equal parts of the run, fewer first, such as
+    # [4, 8, 12] (ScalingInter-RL); empty: the environment's own limit
     action_tokens: Length = 24  # maximum tokens per action reply
     prediction_tokens: Length = 64  # maximum tokens per prediction reply
     predicted_turns: Literal["all", "compared"] = "all"  # turns of training episodes that predict. compared: those

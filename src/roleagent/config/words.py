@@ -31,7 +31,7 @@ WORDS: Mapping[str, tuple[str, ...] | str] = {
     **dict.fromkeys(("max_completion_length", "max_new_tokens", "max_tokens", "response_length"), _LENGTH),
     "max_response_length": _LENGTH,
     **dict.fromkeys(("max_length", "max_seq_length", "max_model_len", "max_prompt_length"), ("policy.context",)),
-    **dict.fromkeys(("max_turns", "max_episode_steps", "max_env_steps"), ("env.kwargs.max_steps",)),
+    **dict.fromkeys(("max_turns", "max_episode_steps", "max_env_steps"), ("env.kwargs.max_steps", "rollout.turns")),
     # The length of training.
     "max_steps": ("train.iterations", "env.kwargs.max_steps"),
     **dict.fromkeys(("num_train_epochs", "total_epochs", "total_training_steps", "steps", "num_steps"), _ITERATIONS),
