@@ -43,6 +43,7 @@ from roleagent.learners.rl import (
     Episodes,
     dynamic_sampling,
     estimate_advantages,
+    filter_groups,
     gather,
     make_batch,
     open_actor,
@@ -120,6 +121,7 @@ def reinforce(start: Start) -> None:
         # Sample tasks, and play a group of episodes of each. With rollout.ahead=1 those of the next iteration begin.
         groups = episodes.next()
         groups, replaced = dynamic_sampling(run, rollout, sampler, groups)
+        groups, filtered = filter_groups(run, groups)
         groups = sample_predictions(run, rollout, groups)
 
         # Learn from the comparison of the episodes of a group.
@@ -131,7 +133,7 @@ def reinforce(start: Start) -> None:
         metrics |= sync_mismatch(run, learner, actor, batch)
 
         # Analyze the failures: they choose the next tasks.
-        scored = gather(run, rollout, groups, advantages, batch, replaced)
+        scored = gather(run, rollout, groups, advantages, batch, [*replaced, *filtered])
         analysis = sampler.observe(scored)
 
         # Whatever else the method trains, such as a simulator that writes tasks.

@@ -90,6 +90,23 @@ def bring_home(
     ]
 
 
+def deal_again(ranks: Ranks, own: Sequence[Group], numbers: Sequence[int]) -> list[Group]:
+    """Some groups of all ranks, dealt in turn; every rank must call it, and receives its groups in order.
+
+    Args:
+        ranks: the processes of the run.
+        own: this rank's groups, which were dealt in turn.
+        numbers: of the chosen groups, in the order in which one rank would have them; the same on every rank.
+    """
+    places = {number: place for place, number in enumerate(numbers)}
+    parcels: list[list[tuple[int, Group]]] = [[] for _ in range(ranks.size)]
+    for number, group in enumerate(own):
+        if (place := places.get(ranks.rank + number * ranks.size)) is not None:
+            parcels[place % ranks.size].append((place, group))
+    came = sorted((one for parcel in ranks.exchange(parcels) for one in parcel), key=lambda one: one[0])
+    return [group for _, group in came]
+
+
 def join_groups(parts: Sequence[Group]) -> Group:
     """One group of the trajectories of several of the same task."""
     task = next((part.task for part in parts if part.trajectories), parts[0].task)

@@ -127,6 +127,12 @@ def has_zero_variance(group: Group) -> bool:
     return is_flat([trajectory.outcome for trajectory in group.trajectories])
 
 
+def reward_variance(group: Group, rewards: Rewards) -> float:
+    """The variance of the weighted rewards of a group's episodes; 0 for differences that are rounding."""
+    outcomes = [rewards.outcome(trajectory) for trajectory in group.trajectories]
+    return 0.0 if is_flat(outcomes) else float(np.var(outcomes))
+
+
 PROCESS_TERMS = ("tool", "process")
 
 

@@ -6,6 +6,7 @@ steps is in ``train.py``.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,6 +34,7 @@ from roleagent.learners.dealing import (
     RankSampler,
     SharedPolicy,
     bring_home,
+    deal_again,
     play_groups,
     play_own,
 )
@@ -40,7 +42,14 @@ from roleagent.learners.distillation import add_teacher, open_teacher
 from roleagent.learners.engine.engine import Learner, policy_computes
 from roleagent.learners.engine.lora import Adapter, ModuleWeights, adapted
 from roleagent.learners.lessons import training_lessons
-from roleagent.learners.rewards import Values, has_zero_variance, normalize_process, shuffle_process
+from roleagent.learners.rewards import (
+    Values,
+    has_zero_variance,
+    normalize_process,
+    reward_variance,
+    shuffle_process,
+)
+from roleagent.learners.run.ranks import dealt_back
 from roleagent.learners.run.run import LOST_START, Run
 from roleagent.learners.run.trajectory_log import ScoredGroup
 from roleagent.learners.update import Mismatch, prepared, update
@@ -280,6 +289,25 @@ def dynamic_sampling(
     return kept, replaced
 
 
+def filter_groups(run: Run, groups: Sequence[Group]) -> tuple[list[Group], list[Group]]:
+    """Keeps the share ``rollout.keep_groups`` of the groups of all ranks, those with the highest variance of rewards.
+
+    This is the filter of RAGEN (arXiv 2504.20073). Groups with little variance have small gradients, in which noise and
+    the KL penalty outweigh the reward (RAGEN-2, arXiv 2604.06268).
+
+    Returns:
+        the groups to train on, and the others, each dealt in turn.
+    """
+    share, ranks = run.config.rollout.keep_groups, run.ranks
+    if share == 1:
+        return list(groups), []
+    own = [reward_variance(group, run.method.estimator.rewards) for group in groups]
+    variances = dealt_back(ranks.everywhere(own))
+    order = sorted(range(len(variances)), key=lambda number: -variances[number])
+    count = math.ceil(share * len(variances))
+    return deal_again(ranks, groups, sorted(order[:count])), deal_again(ranks, groups, sorted(order[count:]))
+
+
 def open_rollout(run: Run, split: EnvSplit, actor: Policy) -> Rollout:
     """The rollout of training episodes; with ``rollout.predicted_turns=compared`` it plays them without predictions."""
     return split.rollout(actor, plain=run.config.rollout.predicted_turns == "compared")
@@ -401,7 +429,8 @@ def gather(
     batch: Batch,
     replaced: Sequence[Group],
 ) -> list[ScoredGroup]:
-    """The groups of all ranks, on the first rank; elsewhere none. Replaced groups come last, with zero advantages.
+    """The groups of all ranks, on the first rank; elsewhere none. Those that were not trained on come last, with zero
+    advantages.
 
     ``rollout.stats`` of the first rank then covers all ranks.
 

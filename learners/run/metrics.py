@@ -24,7 +24,7 @@ from roleagent.types import Completion, Group, Trajectory
 
 _IF_LOGGED = (
     *("calls", "groups", "process_nonzero", "process_only_groups", "returns_changed", "world_loss_share"),
-    *("lessons_share", "turn_limit_share"),
+    *("lessons_share", "turn_limit_share", "filtered_groups"),
 )
 _GENENV = (
     *("genenv_proposed", "genenv_accepted", "genenv_wanted", "genenv_fallback", "genenv_fresh", "genenv_replayed"),
@@ -88,6 +88,8 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
         expected["lessons_share"] = f"lessons.show={config.lessons.show}, but no episode ever read a lesson"
     if config.rollout.turns:
         expected["turn_limit_share"] = f"rollout.turns={[*config.rollout.turns]}, but no episode was ever so long"
+    if config.rollout.keep_groups < 1:
+        expected["filtered_groups"] = f"rollout.keep_groups={config.rollout.keep_groups:g} never left a group out"
     if config.rollout.dynamic_sampling_rounds and counters.get("zero_variance_groups"):
         expected["replaced_groups"] = "rollout.dynamic_sampling_rounds is on, but no group was ever replaced"
     for name, weight in config.estimator.rewards.items():
@@ -265,6 +267,7 @@ def iteration_metrics(
     }
     estimator, named = Estimator.of(config), config.estimator.rewards
     rewards, states = estimator.rewards, [one.estimated.states or [] for one in scored]
+    replaced, left_out = float(len(groups) - config.rollout.num_groups), sum(one.replaced for one in scored)
     return {
         **summary(groups, estimator, states),
         "groups": float(len(groups)),
@@ -285,7 +288,8 @@ def iteration_metrics(
         "reply_tokens": float(np.mean([len(turn.completion.token_ids) for turn in turns])) if turns else 0.0,
         "prediction_tokens": float(stats.prediction_tokens),
         "crashed_episodes": float(stats.errors),
-        "replaced_groups": float(len(groups) - config.rollout.num_groups),
+        "replaced_groups": replaced,
+        **({"filtered_groups": left_out - replaced} if config.rollout.keep_groups < 1 else {}),
         **{f"reward_{name}": float(sum(rewards.term(name, turn) for turn in turns)) / len(episodes) for name in named},
         **curriculum,
     }

@@ -8,7 +8,8 @@ A line is an episode:
 ``goal``
 ``stop_reason``, ``won``,    how it ended; the reward is R^E, unmodulated
 ``reward``
-``replaced``                 whether dynamic sampling replaced its group, so that it was not trained on
+``replaced``                 whether its group was not trained on: dynamic sampling replaced it, or
+                             ``rollout.keep_groups`` left it out
 ``chosen_because``,          the failure mode that led the curriculum to the task, and the reason; null: uniform
 ``chosen_reason``
 ``lessons``                  only if there are any: those of earlier failures that its prompts held
@@ -82,7 +83,7 @@ class ScoredGroup:
         group: its episodes.
         estimated: by the estimator.
         advantages: per episode and turn the final ones, after GAE and whitening.
-        replaced: whether dynamic sampling replaced the group.
+        replaced: whether dynamic sampling replaced the group, or ``rollout.keep_groups`` left it out.
         whitening: mean and deviation of the batch's advantages (:func:`~roleagent.learners.batch.whiten`).
     """
 

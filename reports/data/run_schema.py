@@ -93,7 +93,7 @@ class EpisodeCard(TypedDict):
     stop_reason: str
     won: bool
     reward: float  # R^E, unmodulated
-    replaced: bool  # whether its group was replaced by dynamic sampling, and not trained on
+    replaced: bool  # whether its group was not trained on: dynamic sampling replaced it, or it was filtered out
     chosen_because: str | None  # the failure mode for which the curriculum chose the task; None: drawn uniformly
     chosen_reason: str | None  # the analyst's words for that choice
     lessons: list[str]  # of earlier failures, which its prompts held

@@ -156,6 +156,13 @@ const CHARTS = [
         hint: "Groups whose episodes all end with the same reward give no advantage. Near 100 % the batch is wasted.",
       },
       {
+        title: "Groups filtered out",
+        unit: "share of groups",
+        ...SHARE,
+        lines: shareOf("filtered_groups", "groups"),
+        hint: "By rollout.keep_groups, those with the least variance of rewards. They do not train the policy.",
+      },
+      {
         title: "Turns in shared states",
         unit: "share of turns",
         ...SHARE,

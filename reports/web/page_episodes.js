@@ -89,7 +89,7 @@ function contents(episode) {
         ),
       episode.lessons.length > 0 && fact("Lessons", el("ul", null, episode.lessons.map((lesson) => el("li", null, lesson)))),
       episode.usage && fact("Model", usageText(episode.usage)),
-      episode.replaced && fact("Note", "this group was played and replaced: it did not train the policy"),
+      episode.replaced && fact("Note", "this group was played, and replaced or filtered out: it did not train the policy"),
     ),
     analysis &&
       el(

@@ -19,7 +19,7 @@ _OF_RL = (
     "estimator.* critic.* distill.* loss.clip_* loss.kl loss.importance_* loss.aggregation loss.old_logprobs "
     "loss.action_mask loss.function loss.prediction_credit loss.imitated_turns optim.lr optim.minibatches "
     "optim.minibatch_turns optim.epochs rollout.num_groups rollout.group_size rollout.dynamic_sampling_rounds "
-    "rollout.ahead train.iterations train.until train.shuffle"
+    "rollout.ahead rollout.turns rollout.keep_groups train.iterations train.until train.shuffle"
 )
 
 
@@ -118,7 +118,8 @@ _OF_TRAINING = (
     "run_dir aiw genenv options.* train.* optim.* loss.* estimator.[!s]* estimator.s[!i]* estimator.similarity_* "
     "distill.* critic.* warmstart.* lora.* search.* deepspeed.* tracking.* curriculum.* simulator.* endpoint.* vllm.* "
     "rollout.num_groups rollout.group_size rollout.temperature rollout.backend rollout.ahead "
-    "rollout.dynamic_sampling_rounds rollout.eval_sampled env.train_split lessons.share"
+    "rollout.dynamic_sampling_rounds rollout.turns rollout.keep_groups rollout.eval_sampled env.train_split "
+    "lessons.share"
 )
 
 

@@ -234,6 +234,8 @@ class RolloutConfig:
     # needs a sampler beside the learner: vllm.url, or module:Class
     dynamic_sampling_rounds: Annotated[Integer, Field(ge=0, le=1000)] = 0  # maximum rounds in which
     # zero-variance groups are replaced by groups of new tasks (DAPO)
+    keep_groups: ShareAbove0 = 1.0  # share of the groups that are trained on: those with the highest variance of
+    # rewards (RAGEN)
 
     @model_validator(mode="after")
     def _episodes(self) -> RolloutConfig:

@@ -61,6 +61,7 @@ WORDS: Mapping[str, tuple[str, ...] | str] = {
     **dict.fromkeys(("reward_weights", "reward_funcs", "reward_function"), ("estimator.rewards",)),
     **dict.fromkeys(("mu", "step_advantage_w"), ("estimator.alpha",)),
     **dict.fromkeys(("max_num_gen_batches", "filter_groups"), ("rollout.dynamic_sampling_rounds",)),
+    "rollout_filter_ratio": ("rollout.keep_groups",),
     # The model and its sampler.
     **dict.fromkeys(("model", "model_name", "model_name_or_path", "model_path", "model_id", "base_model"), _MODEL),
     **dict.fromkeys(("torch_dtype", "bf16", "fp16", "mixed_precision", "precision"), ("policy.dtype",)),
