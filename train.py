@@ -38,6 +38,7 @@ from roleagent.agents.builders import EnvSplit
 from roleagent.callbacks import Callback
 from roleagent.config import Config, to_dict
 from roleagent.config.effects import without_effect
+from roleagent.learners.information import task_information
 from roleagent.learners.method import Iteration, Start
 from roleagent.learners.rl import (
     Episodes,
@@ -127,7 +128,8 @@ def reinforce(start: Start) -> None:
         # Learn from the comparison of the episodes of a group.
         advantages = estimate_advantages(run, groups)
         batch = make_batch(run, learner, rollout, groups, advantages)
-        metrics = update_policy(run, learner, batch) | {"staleness": episodes.staleness}
+        metrics = task_information(run, learner, [*groups, *filtered])  # before the weights change
+        metrics |= update_policy(run, learner, batch) | {"staleness": episodes.staleness}
         episodes.wait()
         sync_weights(run, learner, actor)
         metrics |= sync_mismatch(run, learner, actor, batch)

@@ -217,6 +217,23 @@ const CHARTS = [
         hint: "Entropy of the policy. A fall to 0 without success is collapse; a steep rise is noise.",
       },
       {
+        title: "Mutual information of task and reply",
+        unit: "nats a reply",
+        base: true,
+        lines: (run) => [
+          ...of("task_information")(run),
+          { ...of("task_information_limit")(run)[0], name: "most" },
+        ],
+        hint: "How much a reply says about its prompt, among those of up to 16 tasks. A fall at steady entropy: replies become the same for every task.",
+      },
+      {
+        title: "Replies recognized",
+        unit: "share of replies",
+        ...SHARE,
+        lines: of("task_recognized"),
+        hint: "Replies that are most probable behind their own prompt. By chance it is one divided by the number of prompts.",
+      },
+      {
         title: "Invalid actions",
         unit: "share of turns",
         ...SHARE,

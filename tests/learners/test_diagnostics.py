@@ -1,19 +1,29 @@
 """Options that change what of the episodes is played and trained on, or look at it: one short run has them all on."""
 
+from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from programs import TOY_RUN, episodes_of, metrics, run
+from test_distillation import Scores
+from tiny import TASKS, play, qwen, world_of
 
 from roleagent.config import ConfigError
 from roleagent.config import load as configuration
 from roleagent.learners.dealing import deal_again
+from roleagent.learners.information import information, task_information
 from roleagent.learners.run.launch import check_learning
+from roleagent.learners.run.ranks import Ranks
+from roleagent.random_streams import random_stream
+from roleagent.timer import Timer
 from roleagent.types import Group, Task
 
 ON = ["wia=off", "aiw=off", "train.iterations=3", "rollout.temperature=1.3", "rollout.turns=[2,5]"]
+ON += ["train.information_every=2"]
 ON += ["rollout.keep_groups=0.3", "estimator.rewards={invalid_action: -0.2}"]
 
 
@@ -63,6 +73,41 @@ def test_chosen_groups_are_dealt_in_turn_again(size):
         ranks = SimpleNamespace(rank=rank, size=size, exchange=lambda _, rank=rank: [sent[one][rank] for one in sent])
         found = deal_again(ranks, groups[rank::size], chosen)
         assert found == [groups[number] for number in chosen][rank::size]
+
+
+def test_mutual_information_is_estimated_when_it_is_due(folder):
+    rows = metrics(folder, "train")
+    assert ["task_information" in row for row in rows] == [False, True, False]
+    assert rows[1]["task_information_limit"] == pytest.approx(np.log(3))
+    assert rows[1]["task_information"] <= np.log(3)
+
+
+def test_mutual_information_compares_each_reply_behind_all_prompts():
+    policy, world = qwen(context=1024), world_of("wia=off", "train.information_every=2", "rollout.temperature=0.7")
+    groups = play(policy, world, TASKS, copies=1)[1]
+    run = SimpleNamespace(
+        config=world.config, iteration=2, timer=Timer(), own_stream=partial(random_stream, 0), ranks=Ranks(0, 1)
+    )
+    found = task_information(run, Scores(policy, world.config), groups)
+    rng = random_stream(0, "information", 2)
+    turns = [group.trajectories[0].turns for group in groups]
+    turns = [one[int(rng.integers(len(one)))] for one in turns]
+    with torch.no_grad():
+        scores = [[logprob(policy.model, x.prompt_ids, r.completion.token_ids) for x in turns] for r in turns]
+    assert found == pytest.approx(information(np.array(scores)), abs=1e-4)
+
+    # A policy that says the same to all: nothing is learned about the prompt.
+    def parrot(episode):
+        return replace(episode, turns=tuple(replace(turn, completion=turns[0].completion) for turn in episode.turns))
+
+    alike = [replace(group, trajectories=tuple(map(parrot, group.trajectories))) for group in groups]
+    assert task_information(run, Scores(policy, world.config), alike)["task_information"] <= 1e-6
+
+
+def logprob(model, prompt, reply):
+    logits = model(torch.tensor([[*prompt, *reply]])).logits[0, len(prompt) - 1 : -1]
+    chosen = torch.log_softmax(logits.double() / 0.7, -1)[range(len(reply)), list(reply)]
+    return float(chosen.sum())
 
 
 def test_a_limit_for_the_loop_does_not_go_with_an_agent_program():

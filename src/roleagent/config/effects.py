@@ -19,7 +19,8 @@ _OF_RL = (
     "estimator.* critic.* distill.* loss.clip_* loss.kl loss.importance_* loss.aggregation loss.old_logprobs "
     "loss.action_mask loss.function loss.prediction_credit loss.imitated_turns optim.lr optim.minibatches "
     "optim.minibatch_turns optim.epochs rollout.num_groups rollout.group_size rollout.dynamic_sampling_rounds "
-    "rollout.ahead rollout.turns rollout.keep_groups train.iterations train.until train.shuffle"
+    "rollout.ahead rollout.turns rollout.keep_groups train.iterations train.until train.shuffle "
+    "train.information_every"
 )
 
 

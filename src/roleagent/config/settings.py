@@ -401,6 +401,8 @@ class TrainConfig:
     stop_after: Duration = ""  # time from the start, e.g. 20m, after which no iteration begins: the run
     # evaluates, reports and ends, as after SIGUSR1; empty: no limit
     stop_on_alarm: Switch = False  # whether a collapse ends the run; a loss that is no number always does
+    information_every: Count = 0  # iterations between estimates of the mutual information of task and reply, a sign of
+    # collapse beside entropy (docs/monitoring.md); 0: none
     suite: PathText = ""  # a file of `roleagent failures freeze`, which the evaluations between play as well
     stop_on_regression: Share = 0.0  # share of the suite that may be lost since its best evaluation; more ends the run
     # with exit status 4; 0: any
