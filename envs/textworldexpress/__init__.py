@@ -1,0 +1,1 @@
+"""TextWorldExpress: eight kinds of text games, as TALES sets them."""
