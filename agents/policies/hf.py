@@ -36,6 +36,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.quantizers.auto import AutoQuantizationConfig
+from transformers.utils import cached_file
 
 from roleagent.agents.policies.branches import generate_branches
 from roleagent.agents.policies.encoding import TextEncoder, named_ends
@@ -182,6 +183,20 @@ def _freeze_beside_text(model: PreTrainedModel) -> None:
         weight.requires_grad_(weight in text)
 
 
+_PROCESSORS = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
+
+
+def _processors(path: str, config: PreTrainedConfig, options: Mapping[str, Any]) -> dict[str, bytes]:
+    """The files that say how a model reads images, by name: servers of an exported folder need them."""
+    if config.get_text_config() is config:
+        return {}
+    optional = dict.fromkeys(
+        ("_raise_exceptions_for_missing_entries", "_raise_exceptions_for_connection_errors"), False
+    )
+    files = {name: cached_file(path, name, **optional, **options) for name in _PROCESSORS}
+    return {name: Path(file).read_bytes() for name, file in files.items() if file}
+
+
 def _hub_answers(name: str) -> bool:
     """Whether the hub can be asked for a model. It is asked once: transformers would go on for a minute.
 
@@ -271,6 +286,7 @@ class HFPolicy:
 
     Attributes:
         known: sampled tokens are below it: a padded vocabulary has more tokens than the tokenizer.
+        processors: the files of its folder that say how images are read, by name.
     """
 
     def __init__(
@@ -294,6 +310,7 @@ class HFPolicy:
         # cuDNN, torch's first choice on an H100, plans anew for each new shape, and here nearly every shape is new.
         torch.backends.cuda.enable_cudnn_sdp(False)
         self.known = known_tokens(model, tokenizer)
+        self.processors: Mapping[str, bytes] = {}
         self._cache: SlotCache | None = None
         self._own: OwnCacheSampler | None = None
 
@@ -319,6 +336,7 @@ class HFPolicy:
                     _check_files(Path(path))
                 config = AutoConfig.from_pretrained(str(path), **options)
                 tokenizer = AutoTokenizer.from_pretrained(str(path), **options)
+                processors = _processors(str(path), config, options)
                 options |= {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
                 options |= _kind(config) | {"config": _without_noise(config)}
                 causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
@@ -335,7 +353,9 @@ class HFPolicy:
         for weight in model.parameters():  # those of a mapped file lie anywhere, and sums are rounded accordingly
             if weight.data_ptr() % _ALIGNMENT:
                 weight.data = weight.data.clone()
-        return cls(model, tokenizer, generator, context_length)
+        policy = cls(model, tokenizer, generator, context_length)
+        policy.processors = processors
+        return policy
 
     @property
     def device(self) -> torch.device:

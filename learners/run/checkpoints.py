@@ -213,7 +213,7 @@ def whole_weights(learner: Learner) -> dict[str, torch.Tensor]:
 
 
 def save_policy(policy: HFPolicy, folder: Path, weights: dict[str, torch.Tensor] | None = None) -> None:
-    """Writes a plain Hugging Face folder: configuration, safetensors, tokenizer.
+    """Writes a plain Hugging Face folder: configuration, safetensors, tokenizer, and how images are read.
 
     Args:
         weights: by name; None: those of the policy's model.
@@ -227,6 +227,8 @@ def save_policy(policy: HFPolicy, folder: Path, weights: dict[str, torch.Tensor]
     for passing in ("is_local", "local_files_only"):  # transformers would write down how it was once loaded
         policy.tokenizer.init_kwargs.pop(passing, None)
     policy.tokenizer.save_pretrained(str(folder))
+    for name, content in policy.processors.items():
+        (folder / name).write_bytes(content)
 
 
 def _progress(path: Path) -> Progress:

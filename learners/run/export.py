@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import yaml
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
 import roleagent
 from roleagent.agents.policies.hf import HFPolicy
@@ -24,7 +25,7 @@ NOT_MEASURED = "not measured", "the held-out split"
 CARD = """\
 ---
 library_name: transformers
-pipeline_tag: text-generation
+pipeline_tag: {pipeline}
 tags: [roleagent]
 ---
 # {name}
@@ -41,9 +42,9 @@ A policy trained by RoleAgent {version}: `{method}` on `{env}`, from `{run}`, ch
 | configuration | {digest} |
 
 ```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import {model}, AutoTokenizer
 
-model, tokenizer = (kind.from_pretrained("{folder}") for kind in (AutoModelForCausalLM, AutoTokenizer))
+model, tokenizer = (kind.from_pretrained("{folder}") for kind in ({model}, AutoTokenizer))
 ```
 
 In RoleAgent, use it with `policy.path={folder}` and the options `prompt` and `env` below: it was trained with them.
@@ -115,6 +116,7 @@ def _facts(run: Path, path: Path, config: Config, policy: HFPolicy) -> dict[str,
     imitating = progress.stage == "warmstart"  # its updates are counted from 0 again when it is over
     updates = 0 if imitating else progress.version
     success, task_split = NOT_MEASURED if imitating else _measured(run, updates)
+    causal = type(policy.model.config) in MODEL_FOR_CAUSAL_LM_MAPPING  # others have a class with images alone
     configured = json.dumps(to_dict(config), sort_keys=True).encode()
     return {
         "name": f"{config.method}, {config.environment}, seed {config.seed}",
@@ -131,6 +133,8 @@ def _facts(run: Path, path: Path, config: Config, policy: HFPolicy) -> dict[str,
         "size": sum(parameter.numel() for parameter in policy.model.parameters()),
         "dtype": str(policy.model.dtype).removeprefix("torch."),
         "context": policy.context_length,
+        "model": "AutoModelForCausalLM" if causal else "AutoModelForImageTextToText",
+        "pipeline": "text-generation" if causal else "image-text-to-text",
         "digest": hashlib.sha256(configured).hexdigest()[:12],
     }
 

@@ -1,5 +1,7 @@
 """Any causal language model is sampled from and scored as its own forward says, by the fast road or the general one."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from programs import load
@@ -7,16 +9,17 @@ from tiny import qwen, tokenizer
 from transformers import BertConfig, BertLMHeadModel, Phi3Config, Phi3ForCausalLM
 
 from roleagent.agents.policies.hf import HFPolicy, PolicyError
-from roleagent.config.settings import LoRAConfig
+from roleagent.config.settings import LoRAConfig, PolicyConfig
 from roleagent.learners.critic import Critic
 from roleagent.learners.engine.logprobs import TokenScorer, collate, find_scoring
 from roleagent.learners.engine.lora import adapt, plain_weights
-from roleagent.learners.run.checkpoints import save_policy
+from roleagent.learners.run.checkpoints import Checkpoints, save_policy
+from roleagent.learners.run.export import export
 from roleagent.types import Request, Segment
 
 WORDS = tokenizer()
 NEVER = frozenset({-1})
-families = load("benchmarks/parts/tiny_families")
+families, train = load("benchmarks/parts/tiny_families"), load("train").main
 
 # What each kind of family needs: its own forward and cache, its own head, and what its cache cannot do.
 FAST = ("Llama 3", "Qwen3-MoE", "DeepSeek-V3, Kimi-K2", "GPT-2")
@@ -216,6 +219,27 @@ def test_an_adapter_trains_the_text_part_and_is_exported_with_its_model(name, tm
     again = HFPolicy.from_path(tmp_path / "out", torch.Generator(), context_length=256)
     text = torch.tensor([ids(40, 3)])
     torch.testing.assert_close(again.model(text).logits, policy.model.eval()(text).logits, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["Gemma 3 with images", "Qwen3-VL", "Llama 3"])
+def test_a_run_is_exported_as_its_card_says(name, tmp_path, monkeypatch):
+    """Transformers loads it by the class of the card, with the same numbers, and finds how images are read."""
+    monkeypatch.chdir(tmp_path)
+    families.build(name, len(WORDS), WORDS.eos_token_id).save_pretrained("model")
+    WORDS.save_pretrained("model")
+    Path("model/preprocessor_config.json").write_text('{"do_resize": true}')
+    episodes = ["rollout.num_groups=1", "rollout.group_size=2", "rollout.action_tokens=4", "env.kwargs={max_steps: 2}"]
+    options = ["policy.path=model", "policy.context=2048", "env.id=RoleAgent/Toy-v0", "env.eval_tasks=1", "run_dir=run"]
+    assert train([*options, *episodes, "warmstart.episodes=0", "train.iterations=1", "wia=off", "aiw=off"]) == 0
+    export(Path("run"), Path("out"))
+    found: dict = {}
+    exec(Path("out/README.md").read_text().partition("```python\n")[2].partition("```")[0], found)
+    trained = Checkpoints.policy(
+        Checkpoints(Path("run/checkpoints")).latest(), torch.Generator(), PolicyConfig(path="model")
+    )
+    text = torch.tensor([ids(40, 3)])
+    torch.testing.assert_close(found["model"].eval()(text).logits, trained.model.eval()(text).logits)
+    assert Path("out/preprocessor_config.json").exists() == (name != "Llama 3")
 
 
 def test_what_stands_beside_the_text_part_is_frozen(tmp_path):
