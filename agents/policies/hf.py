@@ -166,9 +166,11 @@ def _kind(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def _without_noise(config: PreTrainedConfig) -> PreTrainedConfig:
-    """Routers of experts read the same in training as in sampling (Phi-3.5-MoE adds noise)."""
+    """A model computes the same in training as in sampling: no dropout (Seed-OSS, GPT-2, OPT), no noise of routers
+    (Phi-3.5-MoE). Otherwise the ratio of learner to sampler would be noise."""
     text = config.get_text_config()
-    for name in [name for name in vars(text) if name.endswith("jitter_noise")]:
+    noisy = (name for name, value in vars(text).items() if isinstance(value, float) and value)
+    for name in [name for name in noisy if "drop" in name or name.endswith("jitter_noise")]:
         setattr(text, name, 0.0)
     return config
 
