@@ -14,15 +14,7 @@
 # prints the table as far as it goes. MINUTES (28) count from the first command. Without vLLM the local sampler plays GRPO
 # and GiGPO. Each step prints a line RESULT {json}. PYTHON names another Python.
 set -euo pipefail
-device=cuda
-if [[ ${1:-} == --cpu ]]; then
-    device=cpu
-    shift
-    export CUDA_VISIBLE_DEVICES= DS_ACCELERATOR=cpu
-elif ! nvidia-smi -L; then
-    echo "gpu_learn: no GPU that nvidia-smi knows; --cpu rehearses the steps without one" >&2
-    exit 2
-fi
+source "$(dirname "${BASH_SOURCE[0]}")/parts/gpu_device.sh"
 [[ $# == 1 ]] || { echo "usage: benchmarks/gpu_learn.sh [--cpu] FOLDER" >&2; exit 2; }
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)

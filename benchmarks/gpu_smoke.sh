@@ -12,15 +12,7 @@
 # PYTHON=/path/to/python takes an environment that is there already.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-device=cuda
-if [[ ${1:-} == --cpu ]]; then
-    device=cpu
-    shift
-    export CUDA_VISIBLE_DEVICES= DS_ACCELERATOR=cpu
-elif ! nvidia-smi -L; then
-    echo "gpu_smoke: no GPU that nvidia-smi knows; --cpu does the same, smaller, without one" >&2
-    exit 2
-fi
+source benchmarks/parts/gpu_device.sh
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 if [[ -z ${PYTHON:-} ]]; then

@@ -1,0 +1,10 @@
+# Sourced by gpu_smoke.sh and gpu_learn.sh: takes --cpu from their arguments, and sets `device`.
+device=cuda
+if [[ ${1:-} == --cpu ]]; then
+    device=cpu
+    shift
+    export CUDA_VISIBLE_DEVICES= DS_ACCELERATOR=cpu
+elif ! nvidia-smi -L; then
+    echo "$(basename "$0" .sh): no GPU that nvidia-smi knows; --cpu runs the same parts, smaller, without one" >&2
+    exit 2
+fi
