@@ -172,8 +172,14 @@ class CurriculumSampler(UniformSampler):
 
     # --- learning ---
 
-    def observe(self, groups: Sequence[Group]) -> dict[tuple[int, int], Reflection]:
+    def observe(
+        self, groups: Sequence[Group], analyzed: Sequence[Reflection] | None = None
+    ) -> dict[tuple[int, int], Reflection]:
         """Ends an iteration: decays weights, lowers those of solved tasks, records failures and retrieves similar ones.
+
+        Args:
+            groups: the episodes of the iteration.
+            analyzed: the analyses of the failed episodes, in their order; None: the analyst is asked for them.
 
         Returns:
             the analysis of each failed trajectory, by the number of its group and its own within it.
@@ -185,7 +191,9 @@ class CurriculumSampler(UniformSampler):
         try:
             question, arguments = next(steps)
             while True:
-                question, arguments = steps.send(getattr(self.analyst, question)(*arguments))
+                known = analyzed if question == "reflect" else None
+                answer = getattr(self.analyst, question)(*arguments) if known is None else known
+                question, arguments = steps.send(answer)
         except StopIteration as done:
             return done.value
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -195,7 +195,7 @@ class RankSampler:
             for sampler, places, own in each:
                 if isinstance(sampler, CurriculumSampler):
                     known = [one for number, one in zip(failed, reflections, strict=True) if number in places]
-                    _learn_analyzed(sampler, own, known)
+                    sampler.observe(own, known)
         self._run.progress.sampler = self.sampler.state_dict()
 
     def _sample(self, count: int) -> list[str]:
@@ -205,15 +205,6 @@ class RankSampler:
             return again
         with self._run.timer("simulator") if self._run.config.genenv else nullcontext():
             return self.sampler.sample(count)
-
-
-def _learn_analyzed(sampler: CurriculumSampler, groups: Sequence[Group], reflections: Sequence[Reflection]) -> None:
-    """The sampler learns from groups whose failed episodes are analyzed already, in their order."""
-    steps, answer = sampler.learn(groups), None
-    with suppress(StopIteration):
-        while True:
-            question, arguments = steps.send(answer)
-            answer = reflections if question == "reflect" else getattr(sampler.analyst, question)(*arguments)
 
 
 class Minibatch(NamedTuple):
