@@ -14,12 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from roleagent.commands import Parser, add_json, complain, natural, out_folder, whole
-from roleagent.experiments.plan import Plan
+from roleagent.experiments.plan import Plan, read_mapping
 from roleagent.experiments.runner import CORES, Experiment, carry_out
 from roleagent.learners.run.folder import read_config
 from roleagent.options import ConfigError
@@ -54,21 +51,12 @@ def plan_of(
     evaluation = {"temperature": rollout.eval_temperature, "in_training": True}
     tree = {
         "title": f"Forks of {run.name}",
-        "arms": {**{change: {"options": [change]} for change in changes}, **(_arms(arms) if arms else {})},
+        "arms": {change: {"options": [change]} for change in changes}
+        | (read_mapping(arms, "the arms") if arms else {}),
         "fork": {"run": str(run), "at": [*at], "length": length, "repeats": repeats},
         "evaluations": [evaluation],
     }
     return Plan.of(tree)
-
-
-def _arms(path: Path) -> dict[str, Any]:
-    try:
-        arms = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read the arms {path}: {' '.join(str(error).split())}") from error
-    if not isinstance(arms, dict):
-        raise ConfigError(f"{path} must hold arms by name, e.g. `without AIW: {{options: [aiw=off]}}`")
-    return {str(name): arm or {} for name, arm in arms.items()}
 
 
 def main(arguments: Sequence[str]) -> int:

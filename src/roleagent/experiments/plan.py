@@ -195,21 +195,13 @@ class Plan:
         Raises:
             ConfigError: one line that names the mistake.
         """
-        try:
-            given = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            raise ConfigError(f"cannot read the experiment {path}: {' '.join(str(error).split())}") from error
-        if not isinstance(given, dict):
-            raise ConfigError(f"{path} is no experiment: it holds a {type(given).__name__}, not keys and values")
+        given = read_mapping(path, "the experiment")
         of_run = isinstance(given.get("fork"), dict) and given["fork"].get("run")
         for key in ("title", "arms") if of_run else ("title", "config", "arms"):
             if not given.get(key):
                 raise ConfigError(f"{path} is no experiment: it has no {key}")
         if not isinstance(given.get("options") or [], list):
             raise ConfigError(f"{path}: options is a list, one `key=value` each")
-        arms = given["arms"]
-        if isinstance(arms, dict):
-            given["arms"] = {name: arm or {} for name, arm in arms.items()}  # `GRPO:` alone is an arm without options
         try:
             return cls.of({**given, "options": [*(given.get("options") or ()), *options]})
         except (ConfigError, TypeError) as error:
@@ -222,7 +214,9 @@ class Plan:
         Raises:
             ConfigError: one line that names the mistake.
         """
-        forks = given.get("fork")
+        forks, arms = given.get("fork"), given.get("arms")
+        if isinstance(arms, Mapping):
+            given = {**given, "arms": {str(name): arm or {} for name, arm in arms.items()}}  # `GRPO:` has no options
         if isinstance(forks, Mapping) and forks.get("run"):
             if given.get("config"):
                 raise ConfigError("the run of fork.run has its own configuration: remove config")
@@ -473,6 +467,21 @@ def find_plan(name: str) -> Path:
     raise ConfigError(f"there is no experiment {name!r}: give a file or the name of a shipped one{hint}")
 
 
+def read_mapping(path: Path, what: str) -> dict[str, Any]:
+    """The keys and values of a YAML file.
+
+    Raises:
+        ConfigError: ``what`` cannot be read, or is something else.
+    """
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"cannot read {what} {path}: {' '.join(str(error).split())}") from error
+    if not isinstance(given, dict):
+        raise ConfigError(f"{path} must hold {what} as keys and values, not a {type(given).__name__}")
+    return given
+
+
 def own_start(arm: str) -> str:
     """The name of an arm's own warm start.
 
@@ -505,5 +514,6 @@ __all__ = [
     "find_plan",
     "folder_name",
     "own_start",
+    "read_mapping",
     "shipped",
 ]
