@@ -2,6 +2,7 @@
 1.5B and 7B on 1 to 256 GPUs.
 
     python benchmarks/cluster.py [--picture FILE …]
+    python benchmarks/cluster.py --plan published_alfworld --gpus 8    # the hours of an experiment's runs
 
 A discrete simulation plays the episodes: the sampler of a GPU decodes all of its running replies token by token, and
 each reply has a drawn length. Turn by turn, all episodes of a GPU wait for the longest reply; independent episodes
@@ -20,6 +21,11 @@ from typing import NamedTuple
 
 import numpy as np
 from parts.gpu_memory import CARD, GIB, OVERHEAD, SIZES, Size
+
+from roleagent.config import Config, load
+from roleagent.envs.wrappers.predicted_state import default_horizon
+from roleagent.experiments.plan import Plan, find_plan
+from roleagent.learners.method import method_of
 
 PARTS = ("rollout", "sync", "analysis", "update", "checkpoint")
 MODES = ("turn by turn", "independent", "one step ahead")
@@ -57,6 +63,7 @@ ASSUMPTIONS = {
     "environment": Assumption(5e-3, "s", "of a step of the world", OURS),
     "reply": Assumption(200, "tokens", "of a reply in the mean (lognormal, sigma 0.6)", OURS),
     "spread": Assumption(0.6, "", "sigma of the reply's length", OURS),
+    "state": Assumption(40, "tokens", "of a predicted state", OURS),
     "prompt": Assumption(1000, "tokens", "of a turn's prompt that are not in the prefix cache", OURS),
     "turns": Assumption(
         50, "", "of an episode that fails; one that succeeds has 10 to 50", "configs/published/alfworld.yaml"
@@ -67,6 +74,7 @@ ASSUMPTIONS = {
     "passes": Assumption(
         12, "FLOP", "per parameter and token: update 8, reference 2, old log-probabilities 2", "counted"
     ),
+    "critic": Assumption(10, "FLOP", "per parameter and token of a critic: its update 8, its values 2", "counted"),
     "updates": Assumption(20, "", "updates of an iteration, however large it is", "configs/published/alfworld.yaml"),
     "gather": Assumption(5e9, "B/s", "of the weights from learner to sampler", OURS),
     "wake": Assumption(2.0, "s", "vLLM falls asleep and wakes", OURS),
@@ -88,11 +96,12 @@ def prompt_seconds(size: Size, tokens: float) -> float:
     return 2 * size.parameters * tokens / (A["flops"] * A["prefill"])
 
 
-def draw_episodes(count: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """The lengths of the replies of each episode, in tokens."""
+def draw_episodes(count: int, rng: np.random.Generator, states: int = 0) -> list[np.ndarray]:
+    """The lengths of the replies of each episode, in tokens, each with so many predicted states."""
     turns = np.where(rng.random(count) < A["success"], rng.integers(10, int(A["turns"]), count), A["turns"]).astype(int)
     mean = math.log(A["reply"]) - A["spread"] ** 2 / 2
-    return [np.maximum(1, rng.lognormal(mean, A["spread"], n)).astype(int) for n in turns]
+    predicted = round(states * A["state"])
+    return [np.maximum(1, rng.lognormal(mean, A["spread"], n)).astype(int) + predicted for n in turns]
 
 
 def play_together(size: Size, episodes: list[np.ndarray]) -> float:
@@ -163,6 +172,31 @@ def learn_seconds(size: Size, episodes: list[np.ndarray], gpus: int) -> dict[str
     }
 
 
+def run_hours(config: Config, gpus: int, seed: int) -> dict[str, float]:
+    """Hours of a run with vLLM on so many GPUs: its iterations' parts, its evaluations, and ``total``."""
+    size, method = SIZES[config.policy.path], method_of(config)
+    rng = np.random.default_rng(seed)
+    states = (config.prompt.horizon or default_horizon(config.env.kwargs["max_steps"])) if config.wia else 0
+    episodes = draw_episodes(config.rollout.num_groups * config.rollout.group_size, rng, states)
+    parts = {"rollout": rollout_seconds(size, episodes, gpus, True), **learn_seconds(size, episodes, gpus)}
+    if method.critic:
+        parts["update"] *= 1 + A["critic"] / A["passes"]
+    if not config.aiw:
+        parts["analysis"] = 0.0
+    train, write = config.train, parts.pop("checkpoint")
+    parts = {name: train.iterations * seconds for name, seconds in parts.items()}
+    played = draw_episodes(config.env.eval_tasks, rng, states if config.rollout.eval_predictions else 0)
+    parts["evaluation"] = (2 + train.iterations // train.evaluate_every) * rollout_seconds(size, played, gpus, True)
+    parts["checkpoint"] = write * sum(parts.values()) / 900  # one every quarter of an hour
+    return {name: seconds / 3600 for name, seconds in {**parts, "total": sum(parts.values())}.items()}
+
+
+def plan_hours(plan: Plan, gpus: int, seed: int) -> dict[str, dict[str, float]]:
+    """Hours of one run of each arm of an experiment, as :func:`run_hours`."""
+    options = {name: [*plan.options, *arm.options] for name, arm in plan.arms.items()}
+    return {name: run_hours(load(plan.config, own), gpus, seed) for name, own in options.items()}
+
+
 def offloads(size: Size, gpus: int) -> bool:
     """Whether the optimizer's state does not fit beside weights, reference, gradients and 20 GiB of activations."""
     return (4 + 16 / gpus) * size.parameters / GIB + 20 + OVERHEAD > CARD
@@ -224,12 +258,29 @@ def draw(rows: list[dict[str, object]], *files: Path) -> None:
     save(figure, *files)
 
 
+def print_plan(name: str, gpus: int, seed: int) -> None:
+    """Prints the hours of an experiment's runs on so many GPUs."""
+    plan = Plan.read(find_plan(name))
+    found = plan_hours(plan, gpus, seed)
+    parts = next(iter(found.values()))
+    print(f"\n| hours of a run on {gpus} GPUs | runs | " + " | ".join(parts) + " |")
+    print("|---" * (len(parts) + 2) + "|")
+    for arm, hours in found.items():
+        print(f"| {arm} | {len(plan.seeds_of(arm))} | " + " | ".join(f"{hours[part]:.2f}" for part in parts) + " |")
+    total = sum(hours["total"] * len(plan.seeds_of(arm)) for arm, hours in found.items())
+    print(f"\nAll {len(plan.jobs())} runs: {total:.0f} hours, {gpus * total:.0f} GPU-hours.")
+    print("RESULT", json.dumps({"minutes": {arm: round(60 * hours["total"]) for arm, hours in found.items()}}))
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--picture", type=Path, nargs="*", default=[], metavar="FILE", help=".svg or .png to draw")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gpus", type=int, nargs="*", default=GPUS)
+    parser.add_argument(
+        "--plan", metavar="NAME", help="an experiment: hours of its runs, on the first number of --gpus"
+    )
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help=f"assumptions: {', '.join(A)}")
     options = parser.parse_args()
     for name, _, value in (one.partition("=") for one in options.set):
@@ -239,6 +290,9 @@ def main() -> None:
     print("| number | value | source |\n|---|---|---|")
     for name, one in ASSUMPTIONS.items():
         print(f"| {one.meaning} | {A[name]:g} {one.unit} | {one.source if A[name] == one.value else 'given'} |")
+    if options.plan:
+        print_plan(options.plan, options.gpus[0], options.seed)
+        return
     rows: list[dict[str, object]] = []
     print("\n| model | GPUs | episodes | rollouts | " + " | ".join(PARTS) + " | iteration, s | tokens/s per GPU |")
     print("|---" * (len(PARTS) + 6) + "|")

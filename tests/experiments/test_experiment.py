@@ -3,15 +3,16 @@
 import csv
 import gzip
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import yaml
-from programs import status
+from programs import result_of, run, status
 
 from roleagent.agents.evaluation.records import PROTOCOL, Record, RecordFile
-from roleagent.config import ConfigError, to_dict
+from roleagent.config import ConfigError, load, to_dict
 from roleagent.experiments import figures, report
 from roleagent.experiments.figures import ArmRuns
 from roleagent.experiments.plan import Branch, Evaluation, Plan, find_plan, shipped
@@ -71,6 +72,15 @@ def arm(**changes):
         ({"config": "configs/toi.yaml"}, "cannot read the configuration configs/toi.yaml"),
         ({"evaluations": [{"temperature": 0.5, "in_training": True}]}, "at temperature 0"),
         ({"evaluations": []}, "evaluations is empty"),
+        (
+            {"paper": [{"title": "Table 1", "shows": "success", "arms": ["GPRO"]}]},
+            "'Table 1' has a row 'GPRO', which is no arm",
+        ),
+        ({"paper": [{"title": "Table 1", "shows": "sucess"}]}, "paper.0.shows must be one of"),
+        (
+            {"paper": [{"title": "Time", "shows": "seconds", "published": {"predictions": 1.0}}]},
+            "'Time' has a published figure of 'predictions'; there are generation, prediction",
+        ),
         ({"fork": {"at": []}}, "fork.at names the iterations"),
         ({"fork": {"at": [2]}}, "a run of 2 iterations has nothing left to fork at 2"),
         ({"fork": {"at": [1], "lenght": 3}}, "unknown key 'fork.lenght'"),
@@ -96,6 +106,7 @@ def test_a_mistake_in_a_plan_is_one_line(written, changes, seen):
         (["genenv_toy", "--set", "optim.lr=fast"], "optim.lr must be of type float"),
         (["genenv_toy", "--jobs", "0"], "not an integer of at least 1"),
         (["genenv_toy", "--report"], "nothing to report"),
+        (["genenv_toy", "--rehearse"], "genenv_toy.yaml: it has no rehearsal: list options there"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(words, seen, capsys, tmp_path, monkeypatch):
@@ -357,6 +368,61 @@ def test_an_experiment_from_its_plan_to_its_report(written, tmp_path, capfd):
     assert "no episode has a measure 'socre'; there are success" in capfd.readouterr().err
     assert main([str(written(arms=arms, seeds=[0])), *words[1:], "--set", "train.iterations=1"]) == 1
     assert "was trained with other options: name another folder with --out" in capfd.readouterr().err
+
+
+PUBLISHED = {
+    **{name: name.lower() for name in ("PPO", "RLOO", "GRPO", "GiGPO")},
+    **{
+        "no Agent-In-World": "aiw_off",
+        "no predictive reward": "wia_off",
+        "alpha 0.5": "alpha_05",
+        "alpha 2": "alpha_2",
+    },
+    **{"H 10 %": "horizon_10", "H 20 %": "horizon_20"},
+}
+"""The arms of `published_alfworld`, and their files."""
+
+
+def test_the_arms_of_the_published_experiment_are_the_published_files():
+    plan = Plan.read(find_plan("published_alfworld"))
+    assert {*plan.arms} == {*PUBLISHED, "Role-Agent"} and len(plan.seeds) == 3
+    for arm, file in PUBLISHED.items():
+        planned = load(plan.config, [*plan.options, *plan.arms[arm].options])
+        assert planned == load(f"configs/published/ablations/alfworld_{file}.yaml"), arm
+
+
+@pytest.mark.slow
+def test_the_minutes_of_the_published_experiment_are_those_of_the_cost_model():
+    status, shown, errors = run("benchmarks/cluster", "--plan", "published_alfworld", "--gpus", 8)
+    assert status == 0, errors
+    arms = Plan.read(find_plan("published_alfworld")).arms
+    assert result_of(shown)["minutes"] == {name: arm.minutes for name, arm in arms.items()}
+
+
+@pytest.mark.slow
+def test_a_rehearsal_fills_every_cell_of_the_published_tables(tmp_path, monkeypatch, capfd):
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    words = ["published_alfworld", "--rehearse", "--seeds", "0", "--out", str(tmp_path), "--set", "train.iterations=1"]
+    assert main(words) == 0, capfd.readouterr().err
+    page = (tmp_path / "report.md").read_text()
+    paper = page.partition("## Tables and figures of the paper")[2].partition("\n## ")[0]
+    plan = Plan.read(find_plan("published_alfworld"))
+    found = dict(re.findall(r"### (.+?)\n+(.+?)(?=\n+###|\Z)", paper, re.S))
+    assert [*found] == [item.title for item in plan.paper]
+    for item in plan.paper:
+        text = found[item.title]
+        if text.startswith("!"):
+            picture = re.search(r"\((.+)\)", text)[1]
+            assert "<path" in (tmp_path / picture).read_text()
+            continue
+        cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in text.strip().splitlines()]
+        header, _, *rows = cells
+        assert [row[0] for row in rows if row[0] != "published"] == [*item.arms]
+        for row in rows:
+            known = row[0] in item.published or item.shows == "seconds"
+            empty = {name for name, cell in zip(header, row, strict=True) if cell == "–"} - {"published"}
+            assert not empty or row[0] == "published", (item.title, row)
+            assert "published" not in header or known == (row[header.index("published")] != "–")
 
 
 def test_forks_are_compared_along_the_run_and_by_what_they_share(tmp_path):

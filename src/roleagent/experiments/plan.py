@@ -6,8 +6,9 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import yaml
 from pydantic.dataclasses import dataclass
@@ -20,6 +21,7 @@ from roleagent.learners.run.folder import read_config
 from roleagent.learners.run.forks import checkpoint_after, fork, forked
 from roleagent.options import ConfigError, user_path
 from roleagent.random_streams import random_stream
+from roleagent.timer import PARTS
 from roleagent.validation import Integer, Switch, Text, validated
 
 START = "warm start"
@@ -47,7 +49,7 @@ class Arm:
         seeds: its seeds; empty: those of the plan.
         own_start: whether it has a warm start of its own, because its policy replies in another form. That start is an
             arm, too, called ``warm start of`` and the arm's name.
-        minutes: of a run on one core, for the first estimate of the time.
+        minutes: of a run, for the first estimate of the time.
     """
 
     options: tuple[Text, ...] = ()
@@ -104,6 +106,25 @@ class Forks:
     length: Count = 0
     repeats: Size = 1
     run: Text = ""
+
+
+@dataclass(frozen=True, config=KNOWN_KEYS)
+class PaperItem:
+    """A table or figure of a paper that the report shows from these runs.
+
+    Attributes:
+        title: its number, and what it is.
+        shows: ``success`` by type of task; ``seconds`` of an iteration by part; ``correlation`` of an episode's mean
+            prediction score and its outcome; or a picture of all arms: ``curves`` of success during training,
+            ``predictions``, the predictive reward by iteration, and ``failures`` in the library by mode.
+        arms: the rows of a table, in this order; empty: all arms.
+        published: the published figures: percentages or correlations by arm; for ``seconds`` by part.
+    """
+
+    title: Text
+    shows: Literal["success", "seconds", "correlation", "curves", "predictions", "failures"]
+    arms: tuple[Text, ...] = ()
+    published: Mapping[Text, float] = field(default_factory=dict)
 
 
 class Branch(NamedTuple):
@@ -167,9 +188,11 @@ class Plan:
         measure: what is compared: ``success``, ``success/TYPE`` of one type of tasks or ``success/*-4-*`` of those with
             such ids, or a metric of the environment in [0, 1] where success is rare.
         threshold: of the measure, for sample efficiency, in (0, 1].
-        start_minutes: of a warm start on one core.
+        start_minutes: of a warm start.
         note: what a reader must know, in Markdown.
         needs: environment variables that name the experiment's data.
+        paper: tables and figures of a paper, at the beginning of the report.
+        rehearsal: ``key=value``: a small policy and world in which all arms run within minutes.
     """
 
     title: Text
@@ -184,13 +207,16 @@ class Plan:
     start_minutes: Positive | None = None
     note: Text = ""
     needs: tuple[Text, ...] = ()
+    paper: tuple[PaperItem, ...] = ()
+    rehearsal: tuple[Text, ...] = ()
 
     @classmethod
-    def read(cls, path: Path, options: Sequence[str] = ()) -> Plan:
+    def read(cls, path: Path, options: Sequence[str] = (), rehearse: bool = False) -> Plan:
         """The plan in a YAML file.
 
         Args:
             options: more options for all runs, behind those of the file.
+            rehearse: whether all runs are those of the rehearsal, which need no data.
 
         Raises:
             ConfigError: one line that names the mistake.
@@ -203,6 +229,8 @@ class Plan:
         if not isinstance(given.get("options") or [], list):
             raise ConfigError(f"{path}: options is a list, one `key=value` each")
         try:
+            if rehearse:
+                return cls.of(given).rehearsed(options)
             return cls.of({**given, "options": [*(given.get("options") or ()), *options]})
         except (ConfigError, TypeError) as error:
             raise ConfigError(f"{path}: {error}") from error
@@ -225,6 +253,27 @@ class Plan:
         plan.check()
         return plan
 
+    def rehearsed(self, options: Sequence[str] = ()) -> Plan:
+        """The same arms with a small policy and world, without data and estimates.
+
+        Args:
+            options: more options for all runs.
+
+        Raises:
+            ConfigError: the plan has no rehearsal, or an arm has an option that does not fit it.
+        """
+        if not self.rehearsal:
+            raise ConfigError("it has no rehearsal: list options there, one `key=value` each")
+        arms = {name: replace(arm, minutes=None) for name, arm in self.arms.items()}
+        all_options = (*self.options, *self.rehearsal, *options)
+        note = (
+            "**A rehearsal** with a small policy and world: it shows that every run ends and every cell is filled. "
+            f"Its figures say nothing about the experiment.\n\n{self.note}"
+        )
+        plan = replace(self, options=all_options, arms=arms, needs=(), start_minutes=None, note=note)
+        plan.check()
+        return plan
+
     def check(self) -> None:
         """Refuses what cannot be run.
 
@@ -237,6 +286,8 @@ class Plan:
             raise ConfigError("evaluations is empty: name at least one, e.g. {temperature: 1.0}")
         if len({one.temperature for one in self.evaluations}) < len(self.evaluations):
             raise ConfigError("two evaluations have the same temperature")
+        for item in self.paper:
+            self._check_paper(item)
         if self.fork:
             self._check_forks(self.fork)
             return
@@ -256,6 +307,15 @@ class Plan:
             except ConfigError as error:
                 raise ConfigError(f"the arm {name!r}: {error}") from error
             self._check_evaluations(config)
+
+    def _check_paper(self, item: PaperItem) -> None:
+        for arm in item.arms:
+            if arm not in self.reported:
+                raise ConfigError(f"{item.title!r} has a row {arm!r}, which is no arm{nearest(arm, self.reported)}")
+        known = PARTS if item.shows == "seconds" else item.arms or self.reported
+        for name in item.published:
+            if name not in known:
+                raise ConfigError(f"{item.title!r} has a published figure of {name!r}; there are {', '.join(known)}")
 
     def _check_over(self, name: str) -> None:
         for other in self.arms[name].over:
@@ -510,6 +570,7 @@ __all__ = [
     "Evaluation",
     "Forks",
     "Job",
+    "PaperItem",
     "Plan",
     "find_plan",
     "folder_name",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from roleagent.agents.evaluation.statistics import Estimate
@@ -33,11 +34,13 @@ from roleagent.experiments.figures import (
     written_tasks,
 )
 from roleagent.experiments.pictures import draw
-from roleagent.experiments.plan import SUCCESS, Evaluation, Plan
+from roleagent.experiments.plan import SUCCESS, Evaluation, PaperItem, Plan
 from roleagent.experiments.runs import Run
 from roleagent.learners.run.folder import read_config
 from roleagent.options import ConfigError
 from roleagent.reports.tables import csv_text, latex_table, latex_text, markdown_row
+from roleagent.tasks.split import levels
+from roleagent.timer import PARTS
 
 
 def write_report(plan: Plan, out: Path, words: Sequence[str], given: Sequence[str] = ()) -> dict[str, Any]:
@@ -213,6 +216,11 @@ def _pages(
         yield f"Options of all runs, on top of `{plan.config}`: `{' '.join(options)}`.\n"
     if plan.note:
         yield plan.note.strip() + "\n"
+    if plan.paper:
+        yield "## Tables and figures of the paper\n"
+        for item in plan.paper:
+            yield f"### {item.title}\n"
+            yield from _paper(plan, item, {arm.name: arm for arm in arms}, pictures)
     yield from _picture(pictures, "forest", f"Differences of the compared arms with 95 % intervals over {unit}s")
     for evaluation in plan.evaluations:
         yield f"## Success at temperature {evaluation.temperature:g}\n"
@@ -243,6 +251,75 @@ def _pages(
     yield from _written_tasks(trained)
     yield "## Time per part\n"
     yield from _times(trained)
+
+
+_PICTURES = {
+    "curves": ("success", "Success on the split over environment steps, one line per arm"),
+    "predictions": ("prediction_score", "Predictive reward by iteration, one line per arm"),
+    "failures": ("library", "Tasks in the failure library by failure mode and iteration"),
+}
+
+
+def _paper(plan: Plan, item: PaperItem, arms: Mapping[str, ArmRuns], pictures: dict[str, Path]) -> Iterator[str]:
+    """A table or figure of a paper from these runs, with the published figures beside them."""
+    if item.shows in _PICTURES:
+        yield from _picture(pictures, *_PICTURES[item.shows])
+        return
+    rows = [arms[name] for name in item.arms or arms if name in arms]
+    if item.shows == "seconds":
+        yield from _seconds([arm for arm in rows if any(arm.logs.values())], item.published)
+        return
+    table = {arm.name: _by_type(arm, plan.evaluations[0]) for arm in rows}
+    if item.shows == "correlation":
+        table = {arm.name: _of_predictions(arm, plan.evaluations[0]) for arm in rows}
+    names = list(dict.fromkeys(name for cells in table.values() for name in cells))
+    beside = ["published"] if item.published else []
+    yield markdown_row("arm", "seeds", *beside, *names)
+    yield markdown_row(*("---",) * (2 + len(beside) + len(names)))
+    for arm in rows:
+        published = [f"{item.published[arm.name]:g}" if arm.name in item.published else "–" for _ in beside]
+        cells = (table[arm.name].get(name, "–") for name in names)
+        yield markdown_row(arm.name, str(len(arm.runs)), *published, *cells)
+    yield ""
+
+
+def _by_type(arm: ArmRuns, evaluation: Evaluation) -> dict[str, str]:
+    """Success over all tasks and by type, in percent: mean ± standard deviation over seeds."""
+    by_seed = [[record for record in one.records if record.sound] for one in arm.measured(evaluation)]
+    types = sorted({name for records in by_seed for record in records for name in levels(record.task_type)})
+    found = {}
+    for kind in ("", *types):
+        values = [
+            100 * float(np.mean(won))
+            for records in by_seed
+            if (won := [record.won for record in records if not kind or kind in levels(record.task_type)])
+        ]
+        deviation = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+        found[kind.replace("_", " ") or "success, %"] = f"{np.mean(values):.1f}{deviation}"
+    return found
+
+
+def _of_predictions(arm: ArmRuns, evaluation: Evaluation) -> dict[str, str]:
+    found = prediction_correlation(arm, evaluation)
+    if found is None:  # it predicts nothing, or nothing varies
+        return {}
+    r = found["r"]
+    scores = {f"mean score, {half}": f"{found[side]:.3f}" for side, half in (("above", "won"), ("below", "lost"))}
+    return {"episodes": str(found["n"]), "correlation": f"{r.value:+.2f} [{r.low:+.2f}, {r.high:+.2f}]", **scores}
+
+
+def _seconds(arms: Sequence[ArmRuns], published: Mapping[str, float]) -> Iterator[str]:
+    found = {arm.name: time_shares(arm) for arm in arms}
+    parts = [part for part in PARTS if part in published or any(shares[part] for shares in found.values())]
+    yield markdown_row("seconds of an iteration", *parts, "in all")
+    yield markdown_row(*("---",) * (2 + len(parts)))
+    for name, shares in found.items():
+        own = (shares[part] * shares["seconds"] for part in parts)
+        yield markdown_row(name, *(f"{seconds:.2f}" for seconds in own), f"{shares['seconds']:.2f}")
+    if published:
+        theirs = (f"{published[part]:g}" if part in published else "–" for part in parts)
+        yield markdown_row("published", *theirs, "–")
+    yield ""
 
 
 def _success(arms: Sequence[ArmRuns], evaluation: Evaluation, unit: str) -> Iterator[str]:

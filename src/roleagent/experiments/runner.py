@@ -46,10 +46,12 @@ class Experiment:
     Args:
         jobs: the wanted runs.
         side_by_side: most runs at the same time.
+        processes: of each training run, one per GPU.
     """
 
-    def __init__(self, plan: Plan, out: Path, jobs: Sequence[Job], side_by_side: int):
+    def __init__(self, plan: Plan, out: Path, jobs: Sequence[Job], side_by_side: int, processes: int = 1):
         self.plan, self.out, self.jobs, self.side_by_side = plan, out, jobs, side_by_side
+        self._processes = processes
         self.starts = {} if plan.fork and plan.fork.run else {job.start: job for job in jobs}
         self._folders = {arm: [*by_seed.values()] for arm, by_seed in plan.folders(jobs, out).items()}
         self._stopped = False
@@ -73,7 +75,7 @@ class Experiment:
                 try:
                     run = open_run()
                     with current.running(name, run.log):
-                        run.finish()
+                        run.finish(self._processes)
                         found = [
                             f"{100 * one['success']:.1f} % at {one['temperature']:g}" for one in measure(run, self.plan)
                         ]
@@ -233,7 +235,13 @@ def parser() -> Parser:
     options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="options for all runs")
     options.add_argument("--seeds", type=whole, nargs="+", default=[], metavar="N", help="only these seeds")
     options.add_argument("--arms", nargs="+", default=[], metavar="ARM", help="only these arms")
-    options.add_argument("--jobs", type=natural, default=CORES, metavar="N", help="runs at a time (default: cores)")
+    options.add_argument(
+        "--jobs", type=natural, metavar="N", help="runs at a time (default: cores; 1 with --processes)"
+    )
+    options.add_argument(
+        "--processes", type=natural, default=1, metavar="N", help="of each run, one per GPU (default: 1)"
+    )
+    options.add_argument("--rehearse", action="store_true", help="all runs with the plan's small policy and world")
     options.add_argument("--plan", action="store_true", help="only show what is left to do, and how long it takes")
     options.add_argument("--report", action="store_true", help="only write the report, from the finished runs")
     add_json(options)
@@ -246,13 +254,15 @@ def main(arguments: Sequence[str]) -> int:
     name = "roleagent experiment"
     try:
         path = find_plan(options.plan_name)
-        plan = Plan.read(path, options.set)
-        out = options.out or Path("runs") / path.stem
-        experiment = Experiment(plan, out, plan.jobs(options.seeds, options.arms), options.jobs)
+        plan = Plan.read(path, options.set, options.rehearse)
+        out = options.out or Path("runs") / (path.stem + "_rehearsal" * options.rehearse)
+        side_by_side = options.jobs or (1 if options.processes > 1 else CORES)
+        experiment = Experiment(plan, out, plan.jobs(options.seeds, options.arms), side_by_side, options.processes)
     except (ConfigError, OSError) as error:
         return complain(name, error)
     only: Literal["", "plan", "report"] = "plan" if options.plan else "report" if options.report else ""
-    return carry_out(name, experiment, [options.plan_name], options.json, options.set, only)
+    words = [options.plan_name, *["--rehearse"] * options.rehearse]
+    return carry_out(name, experiment, words, options.json, options.set, only)
 
 
 def carry_out(

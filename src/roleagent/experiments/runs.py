@@ -51,8 +51,11 @@ class Run:
         self._options = (*KEPT, *overrides, f"run_dir={folder}")
         self.config: Config = load(file, self._options)
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self, processes: int = 1) -> dict[str, Any]:
         """Trains what is left and returns the run's result with ``minutes`` and ``peak_mb``.
+
+        Args:
+            processes: of the run, one per GPU.
 
         Raises:
             ConfigError: the folder holds a run with other options, or training failed.
@@ -62,7 +65,10 @@ class Run:
             raise ConfigError(f"{self.folder} was trained with other options: name another folder with --out")
         if result_of(self.folder) is None:
             flags = ["--resume"] if begun else []
-            command = [sys.executable, "-m", "roleagent", "train", "--config", str(self.file), *flags, *self._options]
+            how = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+            launcher = how if processes > 1 else []
+            train = ["-m", "roleagent", "train", "--config", str(self.file), *flags, *self._options]
+            command = [sys.executable, *launcher, *train]
             status = self.carry_out(command)
             if status:
                 log = f" (see {self.log})" if self.quiet else ""
