@@ -41,10 +41,9 @@ _PURPOSE = """\
 You write training tasks for an agent that acts in a world. It learns most from tasks that it solves in some attempts \
 and not in others. Write {tasks} of the same world, at the edge of what the agent can do.
 
-A task is one line that gives every field one of its values:
-{fields}"""
+{description}"""
 _WISH = """\
-Wanted: the agent solves a new task in about {wish} of {attempts} attempts.{differ} Write no solutions. Answer with \
+Wanted: the agent solves a new task in about {wish} of {attempts} attempts. {details} Answer with \
 {tasks} in this form, and nothing else:
 <tasks>
 {form}
@@ -68,8 +67,8 @@ def simulator_prompt(grammar: TaskGrammar, situation: Situation, n: int = 1, exp
         recent = [f"seed: {won} of {tried}", seed] if seed else []
         return "\n".join([f"target: {situation.target:.2f}", *counts, *recent])
     tasks = "one new task" if n == 1 else f"{n} different new tasks"
-    fields = "\n".join(f"- {name}: {', '.join(values)}" for name, values in grammar.fields.items())
-    parts = [_PURPOSE.format(tasks=tasks, fields=fields)]
+    form = grammar.form()
+    parts = [_PURPOSE.format(tasks=tasks, description=form.description)]
     if counts:
         parts.append("\n".join(["The agent's recent successes by type of task:", *(f"- {line}" for line in counts)]))
     if seed:
@@ -77,9 +76,9 @@ def simulator_prompt(grammar: TaskGrammar, situation: Situation, n: int = 1, exp
     wish = _WISH.format(
         wish=f"{ATTEMPTS * situation.target:.3g}",
         attempts=ATTEMPTS,
-        differ=" It differs from the recent task in at least one field." if seed else "",
+        details=f"{form.differ} {form.solution}" if seed else form.solution,
         tasks="one line" if n == 1 else f"{n} lines",
-        form=" ".join(f"{name}=value" for name in grammar.fields),
+        form=form.example,
     )
     return "\n\n".join([*parts, wish])
 
@@ -185,7 +184,7 @@ class ModelSimulator:
         self.renderer = renderer_of(policy)
         closing = policy.single_token(TASK_TAGS[1])
         self._stops = policy.end_ids | ({closing} if closing is not None else set())
-        longest = TaskSpec(tuple(max(values, key=self._measure) for values in grammar.fields.values()))
+        longest = grammar.longest(self._measure)
         self.limit = len(self.answer(longest.values)) + _SLACK + (_REMARKS if self.renderer.explains else 0)
         needed = len(self._tokens_of(Situation({}, longest))) + self.limit
         if needed >= policy.context_length:

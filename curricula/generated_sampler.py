@@ -102,7 +102,7 @@ class GeneratedSampler:
         if not count:
             return []
         situations, wanted = self._situations(count, rng)
-        variable = [one.seed_task is not None for one in situations]
+        variable = [self.grammar.varies and one.seed_task is not None for one in situations]
         taken = {*self._replayed, *self._written}
         written = self.writer.write(situations, wanted, variable, self.iteration + 1, rng, taken)
         reason = "" if self._warned or self.pool or self._written else self.writer.unusable()

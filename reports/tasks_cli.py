@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ VERBS = {
     "show": "Show the tasks of a run: what was written, why it was refused, how it was played.",
 }
 _WIDTH = 160  # characters of a line that a model wrote
+_COMMENT = re.compile(r"(?:^|\s)#(?:\s|$)")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -177,14 +179,14 @@ def _propose(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
 
     grammar, simulator, situation = _open(options)
     for name, values in grammar.fields.items():
-        print(f"{name}: {' '.join(values)}", file=sys.stderr)
+        print(f"{name}: {' '.join(values) or grammar.form().example}", file=sys.stderr)
     rng, reasons = default_rng(options.seed), Counter[str]()
     [lines] = simulator.propose([situation], options.count, rng)
     for line in lines:
         _, reason = _checked(grammar, line, rng)
         reasons[reason] += 1
-        mark = f"  # refused: {reason}" if reason else ""
-        yield f"{printable(line)[:_WIDTH]}{mark}", not reason
+        text = printable(line)
+        yield f"{text[:_WIDTH]}  # refused: {reason}" if reason else text, not reason
     print(_summary(len(lines), reasons), file=sys.stderr)
 
 
@@ -194,9 +196,9 @@ def _check(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
     grammar, _, _ = _open(options)
     rng, listed = default_rng(options.seed), frozenset(grammar.env.task_split.task_ids)
     lines = (line for given in options.tasks for line in (sys.stdin if given == "-" else (given,)))
-    form = " ".join(f"{name}=…" for name in grammar.fields)
+    form = grammar.form().example
     task = ""
-    for task in filter(None, (line.partition("#")[0].strip() for line in lines)):
+    for task in filter(None, (_COMMENT.split(line)[0].strip() for line in lines)):
         if task in listed:
             yield f"{printable(task)}: a listed task of the training split", True
             continue
@@ -212,7 +214,8 @@ def _checked(grammar: TaskGrammar, task: str, rng: Generator) -> tuple[str, str]
     from roleagent.tasks.grammar import Refused
 
     try:
-        spec = grammar.complete(grammar.read(task)[0], rng) if "=" in task else grammar.spec(task)
+        is_line = "=" in task or task.startswith("{")
+        spec = grammar.complete(grammar.read(task)[0], rng) if is_line else grammar.spec(task)
     except Refused as refused:
         return "", refused.reason
     except ValueError:

@@ -9,8 +9,6 @@ from typing import Any
 from roleagent.envs.office.tasks import CALLS, ENV_ID, is_generated, open_office
 from roleagent.envs.office.tools import TOOLS
 from roleagent.envs.tools.env import ToolEnv
-from roleagent.tasks.grammar import OpenTaskSplit
-from roleagent.tasks.split import TaskSplit
 
 
 class OfficeEnv(ToolEnv):
@@ -36,6 +34,7 @@ class OfficeEnv(ToolEnv):
 
     ENV_ID = ENV_ID
     data_info = MappingProxyType({"source": "generated"})
+    _is_generated = staticmethod(is_generated)
 
     def __init__(
         self,
@@ -48,7 +47,7 @@ class OfficeEnv(ToolEnv):
         generated_tasks: bool = False,
         render_mode: str | None = None,
     ):
-        self.seed, self._generated_tasks = seed, generated_tasks
+        self.seed = seed
         super().__init__(
             [*TOOLS.values()],
             open_office(split, tuple(calls), seed),
@@ -56,12 +55,9 @@ class OfficeEnv(ToolEnv):
             max_steps=max_steps,
             max_words=max_words,
             format_gate=format_gate,
+            generated_tasks=generated_tasks,
             render_mode=render_mode,
         )
-
-    def _find_task_split(self, split: str) -> TaskSplit:
-        found = super()._find_task_split(split)
-        return OpenTaskSplit.of(found, is_generated) if self._generated_tasks else found
 
     def _check_tasks(self) -> None:
         """Tasks are made when they are played, and fit."""

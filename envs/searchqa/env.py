@@ -60,8 +60,8 @@ class SearchQAEnv(Restorable, TaskSplitEnv):
         top_k: passages that a search shows, ≥ 1.
         max_steps: steps until the episode is truncated, ≥ 1.
         max_words: of an observation; each passage is cut to its share. At least 5 per passage.
-        generated_tasks: whether tasks of :class:`~roleagent.envs.searchqa.task_grammar.QuestionGrammar` can be played;
-            of the generated world's training split only.
+        generated_tasks: whether tasks of :func:`~roleagent.envs.searchqa.task_grammar.make_grammar` can be played; of
+            the training split only.
         render_mode: ``"ansi"`` renders the last observation.
 
     Raises:

@@ -1,22 +1,29 @@
-"""The tasks that can be written for the generated world of search QA (GenEnv): chains of one to three relations.
+"""The tasks that can be written for search QA (GenEnv): in the generated world chains of one to three relations, about
+other passages questions in a writer's own words.
 
-A line names the relations that follow the first. The seed chooses the thing that the question names, its relation, and
-the words: no simulator can know what lies in the training land, and no first relation is harder than another.
+A line of the first names the relations that follow the first one. The seed chooses the thing that the question names,
+its relation, and the words: no simulator can know what lies in the training land, and no first relation is harder than
+another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import gymnasium
 from numpy.random import Generator
 
-from roleagent.envs.searchqa.data.questions import SPLITS
+from roleagent.envs.retrieval.passages import RetrievalError
+from roleagent.envs.searchqa.data.dataset import Archive
+from roleagent.envs.searchqa.data.questions import SPLITS, Question
 from roleagent.envs.searchqa.data.templates import relations_of
 from roleagent.envs.searchqa.data.world import HOPS
-from roleagent.envs.searchqa.data.written import BY_NAME, MOST_HOPS, WrittenQuestion, find_question
+from roleagent.envs.searchqa.data.written import BY_NAME, MOST_HOPS, WrittenQuestion, find_question, is_free
 from roleagent.envs.searchqa.expert import understand
 from roleagent.envs.searchqa.text import normalize
+from roleagent.tasks.free_form import FreeTaskGrammar, encode
 from roleagent.tasks.grammar import Refused, TaskGrammar, TaskSpec
 
 _TRIES = 50  # starts that are drawn in search of one from which the relations lead on
@@ -90,9 +97,7 @@ class QuestionGrammar(TaskGrammar):
         return normalize(find_question(self.env.archive, self.task_id(spec)).text)
 
     def held_out_contents(self) -> frozenset[str]:
-        questions = self.env.archive.questions
-        held_out = (question for split in SPLITS if split != "train" for question in questions.get(split, ()))
-        return frozenset(normalize(question.text) for question in held_out)
+        return held_out_questions(self.env.archive)
 
     def _written(self, spec: TaskSpec) -> WrittenQuestion:
         rest, wording = divmod(spec.seed, _WORDINGS)
@@ -106,4 +111,81 @@ class QuestionGrammar(TaskGrammar):
         return TaskSpec((*onward, *(NONE,) * (MOST_HOPS - len(written.relations))), seed)
 
 
-__all__ = ["QuestionGrammar"]
+class FreeQuestionGrammar(FreeTaskGrammar):
+    """Questions about any passages: their answer, and the searches that find it.
+
+    The searches are made. A question is ``unsolvable`` if the answer is in no passage that they show, and ``trivial``
+    if the question itself holds it.
+    """
+
+    keys = MappingProxyType(
+        {
+            "question": "what the agent is asked",
+            "answer": "a short text, or a list of texts that are all right",
+            "searches": "a list of texts to search for, whose passages hold the answer",
+        }
+    )
+
+    def row_of(self, task_id: str) -> dict[str, Any] | None:
+        question = find_question(self.env.archive, task_id)
+        titles = [title for passage in question.context if (title := passage.partition("\n")[0].strip())]
+        row = {"question": question.text, "answer": list(question.answers), "searches": titles or [question.text]}
+        return row if is_free(encode(row)) else None
+
+    def check_row(self, row: Mapping[str, Any]) -> None:
+        if not is_free(encode(row)):
+            raise Refused("vocabulary")
+
+    def solve(self, spec: TaskSpec) -> Sequence[str]:
+        question = self._question(spec)
+        if len(question.context) >= self.env.max_steps:
+            raise Refused("too_long", "there is a search for each passage, and the answer")
+        if any(contains(question.text, answer) for answer in question.answers):
+            raise Refused("trivial", "the question holds its answer")
+        return super().solve(spec)
+
+    def task_type(self, spec: TaskSpec) -> str:
+        return self._question(spec).data_set
+
+    def content(self, spec: TaskSpec) -> str:
+        return normalize(self._question(spec).text)
+
+    def held_out_contents(self) -> frozenset[str]:
+        return held_out_questions(self.env.archive)
+
+    def _question(self, spec: TaskSpec) -> Question:
+        return find_question(self.env.archive, self.task_id(spec))
+
+    def _replay(self, spec: TaskSpec, plan: Sequence[str]) -> None:
+        question = self._question(spec)
+        try:
+            found = [
+                hit.passage
+                for passage in question.context
+                for hit in self.env.archive.search(passage.rstrip("\n"), self.env.top_k)
+            ]
+        except RetrievalError as error:
+            raise Refused("unsolvable", str(error)) from None
+        if not any(contains(f"{one.title} {one.text}", answer) for one in found for answer in question.answers):
+            raise Refused("unsolvable", "no passage holds the answer")
+        super()._replay(spec, plan)
+
+
+def contains(text: str, answer: str) -> bool:
+    """Whether the words of an answer stand in a text, both in normal form."""
+    return f" {normalize(answer)} " in f" {normalize(text)} "
+
+
+def held_out_questions(archive: Archive) -> frozenset[str]:
+    """The questions of the evaluation splits, in normal form."""
+    held_out = (question for split in SPLITS if split != "train" for question in archive.questions.get(split, ()))
+    return frozenset(normalize(question.text) for question in held_out)
+
+
+def make_grammar(env: gymnasium.Env, plan_share: float = 1.0) -> TaskGrammar:
+    """The grammar of an environment's questions: chains where there is a generated world, else free form."""
+    unwrapped: Any = env.unwrapped
+    return (QuestionGrammar if unwrapped.archive.land else FreeQuestionGrammar)(env, plan_share)
+
+
+__all__ = ["FreeQuestionGrammar", "QuestionGrammar", "make_grammar"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import gymnasium
@@ -19,9 +19,11 @@ from roleagent.envs.tools.definition.load import load_tools
 from roleagent.envs.tools.definition.schema import ArgumentCheck
 from roleagent.envs.tools.examples import EXAMPLES, example_tasks
 from roleagent.envs.tools.judges import JUDGES, Episode, Judge, check_answer, judge_of, score_of, terms_of
-from roleagent.envs.tools.tasks import Tasks, ToolTask, open_tasks
+from roleagent.envs.tools.tasks import SPLITS, Tasks, ToolTask, open_tasks
+from roleagent.envs.tools.written import is_written, written_task
 from roleagent.options import shown
 from roleagent.spaces import Unicode, check_render_mode
+from roleagent.tasks.grammar import OpenTaskSplit
 from roleagent.tasks.split import TaskSplit, TaskSplitEnv
 from roleagent.tools import Call, EpisodeError, Tool
 
@@ -71,6 +73,8 @@ class ToolEnv(TaskSplitEnv):
         format_gate: whether a malformed reply costs the outcome (Eq. 6).
         coerce: whether texts such as ``"3"`` are read as numbers where the schema wants these.
         isolation: of the tools' servers, see :mod:`roleagent.envs.tools.mcp`; ``state`` belongs to the episode anyway.
+        generated_tasks: whether tasks of :class:`~roleagent.envs.tools.task_grammar.ToolTaskGrammar` can be played; of
+            the training split only.
         render_mode: ``"ansi"`` renders the last observation.
 
     Raises:
@@ -78,6 +82,7 @@ class ToolEnv(TaskSplitEnv):
     """
 
     ENV_ID = "RoleAgent/ToolEnv-v0"
+    _is_generated = staticmethod(is_written)
 
     def __init__(
         self,
@@ -92,6 +97,7 @@ class ToolEnv(TaskSplitEnv):
         format_gate: bool = False,
         coerce: bool = False,
         isolation: Literal["episode", "session", "process", "shared"] = "episode",
+        generated_tasks: bool = False,
         render_mode: str | None = None,
     ):
         for name, value, least, most in (
@@ -110,6 +116,7 @@ class ToolEnv(TaskSplitEnv):
         self._source, self._judge = tools, judge
         self._open(tools, judge)
         self._tasks: Tasks = open_tasks(tasks, self.ENV_ID)
+        self._generated_tasks = generated_tasks
         self.task_split = self._find_task_split(split)
         self._check_tasks()
         for tool in self._tools.values():
@@ -134,17 +141,29 @@ class ToolEnv(TaskSplitEnv):
     def _check_tasks(self) -> None:
         """Refuses tasks with an unknown tool or judge, with calls that would be refused, or without a usable answer."""
         for task in self._tasks.by_id.values():
-            for name in task.tools:
-                if name not in self._tools:
-                    raise ValueError(f"the task {task.id!r} has the tool {name!r}; there are {', '.join(self._tools)}")
-            offered = task.tools or tuple(self._tools)
-            for call in task.calls:
-                if call["name"] not in offered:
-                    name = shown(call["name"])
-                    raise ValueError(f"the task {task.id!r} calls the tool {name}; there are {', '.join(offered)}")
-                if problem := self._checks[call["name"]].problem(call.get("arguments", {})):
-                    raise ValueError(f"the task {task.id!r} calls {call['name']} wrongly: {problem}")
-            check_answer(task, task.judge or str(self._judge))
+            self.check_task(task)
+
+    def check_task(self, task: ToolTask) -> None:
+        """Refuses a task with an unknown tool or judge, with calls that would be refused, or without a usable answer.
+
+        Raises:
+            ValueError: one line.
+        """
+        for name in task.tools:
+            if name not in self._tools:
+                raise ValueError(f"the task {task.id!r} has the tool {name!r}; there are {', '.join(self._tools)}")
+        offered = task.tools or tuple(self._tools)
+        for call in task.calls:
+            if call["name"] not in offered:
+                name = shown(call["name"])
+                raise ValueError(f"the task {task.id!r} calls the tool {name}; there are {', '.join(offered)}")
+            if problem := self._checks[call["name"]].problem(call.get("arguments", {})):
+                raise ValueError(f"the task {task.id!r} calls {call['name']} wrongly: {problem}")
+        check_answer(task, self.judge_name(task))
+
+    def judge_name(self, task: ToolTask) -> str:
+        """The name of the judge that scores a task."""
+        return task.judge or str(self._judge)
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -175,7 +194,9 @@ class ToolEnv(TaskSplitEnv):
         """
         super().reset(seed=seed)
         task_id = self.task_split.requested(options, self.np_random)
-        self._task = task = self._tasks.by_id[self.task_split.require(task_id)]
+        self._task = task = self.task(self.task_split.require(task_id))
+        if is_written(task.id):
+            self.check_task(task)
         self._end_episode()
         self._episode = next(_EPISODES)
         names = task.tools or tuple(self._tools)
@@ -282,12 +303,21 @@ class ToolEnv(TaskSplitEnv):
         return (*calls, answer_command(str(answer) if isinstance(answer, str | int | float) else "done"))
 
     def task(self, task_id: str) -> ToolTask:
-        """A task, without playing it."""
-        return self._tasks.by_id[task_id]
+        """A task, without playing it: a listed one, or a written one."""
+        return written_task(task_id) if is_written(task_id) else self._tasks.by_id[task_id]
 
     def task_type(self, task_id: str) -> str:
         """The type of a task, without playing it."""
-        return self._tasks.by_id[task_id].type
+        return self.task(task_id).type
+
+    def held_out_tasks(self) -> Iterator[ToolTask]:
+        """The tasks of the evaluation splits."""
+        return (self._tasks.by_id[task_id] for split in SPLITS[1:] for task_id in self._tasks.ids(split))
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """All tools, as chat templates and OpenAI-compatible servers take them."""
+        return [*self._schemas.values()]
 
     def check_ready(self) -> None:
         """Checks the tools that have a check.
@@ -317,7 +347,8 @@ class ToolEnv(TaskSplitEnv):
             self._episode = None
 
     def _find_task_split(self, split: str) -> TaskSplit:
-        return self._tasks.task_split(split)
+        found = self._tasks.task_split(split)
+        return OpenTaskSplit.of(found, self._is_generated) if self._generated_tasks else found
 
     def __getstate__(self) -> dict[str, Any]:
         left_out = ("_tools", "_checks", "_schemas", "_default_judge", "_calls")

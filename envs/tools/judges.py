@@ -79,12 +79,13 @@ def number(task: ToolTask, episode: Episode) -> float:
     0.0
     """
     golden = task.answer if isinstance(task.answer, list | tuple) else [task.answer]
-    given = _numbers(episode.answer or "")
-    wanted = [value for one in golden for value in _numbers(str(one))]
+    given = numbers(episode.answer or "")
+    wanted = [value for one in golden for value in numbers(str(one))]
     return float(len(given) == 1 and any(math.isclose(given[0], value, rel_tol=1e-6) for value in wanted))
 
 
-def _numbers(text: str) -> list[float]:
+def numbers(text: str) -> list[float]:
+    """The numbers in a text."""
     return [float(found.replace(",", "")) for found in _NUMBER.findall(text.replace("\u2212", "-"))]
 
 
@@ -208,7 +209,7 @@ def check_answer(task: ToolTask, name: str) -> None:
         kind = "a number" if name == "number" else "a text or a number"
         for one in answer if isinstance(answer, list | tuple) else [answer]:
             usable = isinstance(one, str | int | float) and not isinstance(one, bool)
-            if not usable or (name == "number" and not _numbers(str(one))):
+            if not usable or (name == "number" and not numbers(str(one))):
                 raise ValueError(f"the task {task.id!r} needs {kind} as answer for the judge {name}, not {shown(one)}")
 
 
@@ -260,6 +261,7 @@ __all__ = [
     "check_answer",
     "judge_of",
     "listed",
+    "numbers",
     "plain_text",
     "score_of",
     "terms_of",

@@ -113,6 +113,10 @@ class Tasks(Opened):
         rows = "\n".join(repr(task) for task in self.by_id.values())
         self.digest = hashlib.sha256(rows.encode("utf-8", "replace")).hexdigest()[:16]  # type: ignore[misc]
 
+    def ids(self, split: str) -> tuple[str, ...]:
+        """The ids of a split; empty if there is none of that name."""
+        return self._splits.get(split, ())
+
     def task_split(self, split: str) -> TaskSplit:
         """The ids of a split.
 

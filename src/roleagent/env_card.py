@@ -43,7 +43,7 @@ class EnvCard:
             fails by that mode.
         command_forms: a sequence of :class:`CommandForm`: commands that ``admissible_actions`` cannot list.
         command_tools: a :class:`~roleagent.envs.tools.definition.command_tools.CommandTools`: the commands as tools.
-        task_grammar: a subclass of :class:`~roleagent.tasks.grammar.TaskGrammar`, called with the environment.
+        task_grammar: makes the :class:`~roleagent.tasks.grammar.TaskGrammar` of an environment; subclass or function.
         agentgym: a subclass of :class:`~roleagent.envs.adapters.agentgym.WireFormat`.
         data_status: a function that yields :class:`DataStatus`, for ``roleagent doctor``.
         splits: names of the splits; the first that the data have is the one to try.

@@ -24,6 +24,7 @@ GENERATED = [
     ("RoleAgent/Office-v0", {}),
     ("RoleAgent/TextCraft-v0", {"data_dir": "generated"}),
 ]
+FREE = ("RoleAgent/ToolEnv-v0", {})
 LARGER = [(ALFWORLD, {"data_dir": "generated", "size": size}) for size in ("small", "standard")]
 
 
@@ -31,7 +32,11 @@ def make(env_id, arguments, **more):
     return gymnasium.make(env_id, **{"generated_tasks": True, **arguments, **more})
 
 
-@pytest.fixture(scope="module", params=GENERATED, ids=lambda param: param[0])
+of_fields = pytest.mark.parametrize("env", GENERATED, indirect=True, ids=lambda param: param[0])
+"""For grammars whose tasks have closed lists of values; tests/core/test_free_form.py has the others."""
+
+
+@pytest.fixture(scope="module", params=[*GENERATED, FREE], ids=lambda param: param[0])
 def env(request):
     return make(*request.param)
 
@@ -72,8 +77,8 @@ def test_an_id_is_the_task_in_every_copy_and_process(env, grammar):
 @pytest.mark.parametrize(
     ("env_id", "arguments", "count"),
     [
-        *((*one, 50) for one in GENERATED),
-        *(pytest.param(*one, 1000, marks=pytest.mark.slow) for one in (*GENERATED, *LARGER)),
+        *((*one, 50) for one in (*GENERATED, FREE)),
+        *(pytest.param(*one, 1000, marks=pytest.mark.slow) for one in (*GENERATED, *LARGER, FREE)),
     ],
 )
 def test_accepted_tasks_are_won_by_their_plan_and_are_not_held_out(env_id, arguments, count):
@@ -95,6 +100,7 @@ def test_accepted_tasks_are_won_by_their_plan_and_are_not_held_out(env_id, argum
     assert accepted == count
 
 
+@of_fields
 def test_a_line_is_read_as_it_is_written_and_repaired_only_in_case_and_order(grammar):
     spec = grammar.base(np.random.default_rng(2))
     line = grammar.write(spec)
@@ -107,6 +113,7 @@ def test_a_line_is_read_as_it_is_written_and_repaired_only_in_case_and_order(gra
         assert refused.value.reason in ("syntax", "vocabulary")
 
 
+@of_fields
 def test_a_variation_differs_in_one_field(grammar):
     rng = np.random.default_rng(3)
     for spec in written(grammar, 30, seed=3):
@@ -121,6 +128,7 @@ def test_a_task_whose_plan_does_not_win_is_refused(grammar, monkeypatch):
     assert grammar.check(spec).reason == "unsolvable"
 
 
+@of_fields
 @pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("line", "reasons"),

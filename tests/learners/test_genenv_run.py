@@ -2,6 +2,7 @@
 processes."""
 
 import gzip
+import itertools
 import json
 import shutil
 
@@ -200,6 +201,38 @@ def test_a_server_writes_the_tasks_of_a_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_server_writes_free_tasks_whose_gold_calls_are_run(tmp_path, monkeypatch):
+    for name in KEYS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    numbers = itertools.count(100)
+
+    def task(first, answer):
+        calls = [{"name": "calculate", "arguments": {"expression": f"{first} + 7"}}]
+        return json.dumps({"prompt": f"What is {first} and 7?", "answer": answer, "judge": "number", "calls": calls})
+
+    def answer(body, number):
+        return write_tasks([task(first := next(numbers), first + 7), task(next(numbers), 5)])
+
+    config, folder = tmp_path / "genenv.yaml", tmp_path / "run"
+    tree = {
+        "env": {"id": "RoleAgent/ToolEnv-v0", "eval_split": "valid", "eval_tasks": 2},
+        "policy": {**GENENV["policy"], "context": 1024},
+        "rollout": {**GENENV["rollout"], "action_tokens": 40},
+    }
+    config.write_text(yaml.safe_dump({**GENENV, **tree, "wia": False, "aiw": False}))
+    with serving(answer) as fake:
+        options = ("simulator.kind=endpoint", f"endpoint.url={fake.url}", "simulator.probe=0")
+        few = ("train.iterations=2", "train.evaluate_every=0", "warmstart.epochs=1")
+        assert train.main(["--config", str(config), f"run_dir={folder}", *options, *few]) == 0
+    rows = trained(folder)
+    assert [row["genenv_fresh"] for row in rows] == [2, 2] and rows[-1]["genenv_pool"] == 4
+    assert all(row["genenv_refused_unsolvable"] == 1 for row in rows)
+    played = [line for line in events(folder, 2) if line["event"] == "fresh"]
+    assert len(played) == 2 and all(line["task_id"].startswith("written/") for line in played)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [(2, 3), (3,)])  # before and after a probe
 def test_a_run_that_lost_its_last_iterations_ends_in_the_same_bits(config, whole, lost, tmp_path):
     # As if it had been killed in the first of them, when it had logged already.
@@ -225,7 +258,8 @@ def test_two_processes_play_the_tasks_that_one_would(config, whole, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["env.id=RoleAgent/ToolEnv-v0"], "no task grammar"),
+        (["env.id=RoleAgent/TravelPlanner-v0"], "no task grammar"),
+        (["env.id=RoleAgent/ToolEnv-v0", "simulator.kind=table"], "ToolEnv-v0 are written in free form"),
         (["simulator.shares=[0.8,0.3]"], "must sum to at most 1"),
         (["simulator.kind=model", "method=sft", "train.tokens=1"], "works with reinforcement, not with method=sft"),
         (["simulator.kind=table", "method=agent_r"], "works with reinforcement, not with method=agent_r"),

@@ -18,7 +18,7 @@ from roleagent.reports.data.load_trajectories import RunDataError
 from roleagent.tasks.grammar import grammar_of
 
 LINE = "kind=heat item=egg place=counter containers=5 closed=2"
-FORM = "a task is written as kind=… item=… place=… containers=… closed=…"
+FORM = "a task is written as kind=value item=value place=value containers=value closed=value"
 TASK = "heat-egg-counter-5x2-137"
 
 

@@ -2,19 +2,24 @@
 
 The id ``three_hop/train+director.teacher.teacher-00123.5`` asks, about a thing of the training land, for the teacher of
 the teacher of the director: a thing's number, the relations, and the wording, whose bits choose among the forms.
+
+About other passages a writer asks in its own words: a question, its answers, and the searches that find them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
 from roleagent.envs.searchqa.data.dataset import Archive
 from roleagent.envs.searchqa.data.questions import Question
 from roleagent.envs.searchqa.data.templates import RELATIONS, Relation
 from roleagent.envs.searchqa.data.world import HOPS, Chain, Thing, ask
+from roleagent.envs.searchqa.text import normalize
+from roleagent.tasks.free_form import decode
 from roleagent.tasks.grammar import OpenTaskSplit
 
 MOST_HOPS = len(HOPS)
@@ -83,7 +88,40 @@ def find_question(archive: Archive, task_id: str) -> Question:
         ValueError: it is a written one that cannot be asked.
     """
     written = WrittenQuestion.parse(task_id)
-    return written.question(archive.land) if written else archive.questions.find(task_id)
+    if written:
+        return written.question(archive.land)
+    row = decode(task_id)
+    return archive.questions.find(task_id) if row is None else free_question(task_id, row)
+
+
+def free_question(task_id: str, row: Mapping[str, Any]) -> Question:
+    """The question of a row in a writer's own words; in place of golden passages it has what is searched for.
+
+    Raises:
+        ValueError: a value is missing or of the wrong type.
+    """
+    answers = row.get("answer")
+    answers = answers if isinstance(answers, list) else [answers]
+    searches = row.get("searches")
+    for texts in ([row.get("question")], answers, searches):
+        if (
+            not isinstance(texts, list)
+            or not texts
+            or not all(isinstance(one, str) and normalize(one) for one in texts)
+        ):
+            raise ValueError("a question, its answers and its searches are texts")
+    data_set, _, number = task_id.partition("/")
+    passages = tuple(f"{' '.join(search.split())}\n" for search in searches)
+    return Question(data_set, number, " ".join(row["question"].split()), tuple(answers), passages)
+
+
+def is_free(task_id: str) -> bool:
+    """Whether an id is that of a question in a writer's own words."""
+    row = decode(task_id)
+    try:
+        return row is not None and bool(free_question(task_id, row))
+    except ValueError:
+        return False
 
 
 def is_written(archive: Archive, task_id: str) -> bool:
@@ -97,14 +135,24 @@ def is_written(archive: Archive, task_id: str) -> bool:
 
 @lru_cache(maxsize=8)
 def open_task_split(archive: Archive, split: str) -> OpenTaskSplit:
-    """The questions of a split, and those that are written for training.
+    """The questions of a split, and those that are written for training: of the generated world chains of relations,
+    else questions in a writer's own words.
 
     Raises:
-        ValueError: it is an evaluation split, or the questions are not those of the generated world.
+        ValueError: it is an evaluation split.
     """
-    if not archive.land:
-        raise ValueError("generated_tasks needs the generated world: data_dir='generated'")
-    return OpenTaskSplit.of(archive.questions.task_split(split), partial(is_written, archive))
+    return OpenTaskSplit.of(
+        archive.questions.task_split(split), partial(is_written, archive) if archive.land else is_free
+    )
 
 
-__all__ = ["BY_NAME", "MOST_HOPS", "WrittenQuestion", "find_question", "is_written", "open_task_split"]
+__all__ = [
+    "BY_NAME",
+    "MOST_HOPS",
+    "WrittenQuestion",
+    "find_question",
+    "free_question",
+    "is_free",
+    "is_written",
+    "open_task_split",
+]

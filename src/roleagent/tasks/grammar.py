@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 from numpy.random import Generator
@@ -70,6 +70,22 @@ class Validation:
     plan: tuple[str, ...] = ()
 
 
+class TaskForm(NamedTuple):
+    """What a model that follows instructions must know to write a task.
+
+    Attributes:
+        description: what a line holds.
+        example: the form of a line.
+        differ: how a new task differs from the recent one.
+        solution: what a writer must know of solutions.
+    """
+
+    description: str
+    example: str
+    differ: str
+    solution: str
+
+
 class TaskGrammar(ABC):
     """The tasks that can be written for an environment.
 
@@ -80,10 +96,12 @@ class TaskGrammar(ABC):
     Attributes:
         fields: the values of each field, in the order of a line. Values have no blanks and no ``=``.
         seed_draws_goal: whether the same values with another seed have another goal, and are worth writing again.
+        varies: whether tasks have variations (:meth:`vary`).
     """
 
     fields: Mapping[str, tuple[str, ...]]
     seed_draws_goal: bool = False
+    varies: bool = True
 
     def __init__(self, env: gymnasium.Env, plan_share: float = 0.5):
         self.env: Any = copy.deepcopy(env.unwrapped)
@@ -175,6 +193,20 @@ class TaskGrammar(ABC):
     def write(self, spec: TaskSpec) -> str:
         """The task as a simulator writes it: ``field=value field=value …``, without the seed."""
         return " ".join(f"{name}={value}" for name, value in zip(self.fields, spec.values, strict=True))
+
+    def form(self) -> TaskForm:
+        """How a model is asked for a task."""
+        fields = "\n".join(f"- {name}: {', '.join(values)}" for name, values in self.fields.items())
+        return TaskForm(
+            f"A task is one line that gives every field one of its values:\n{fields}",
+            " ".join(f"{name}=value" for name in self.fields),
+            "It differs from the recent task in at least one field.",
+            "Write no solutions.",
+        )
+
+    def longest(self, length: Callable[[str], int]) -> TaskSpec:
+        """A task that is as long as any, by a measure of texts."""
+        return TaskSpec(tuple(max(values, key=length) for values in self.fields.values()))
 
     def read(self, line: Any) -> tuple[tuple[str, ...], bool]:
         """Reads a line of :meth:`write`.
