@@ -74,7 +74,7 @@ class GenEnv(Method):
                 raise ConfigError(f"genenv=on: {error}") from error
             if self.config.simulator.kind == "table" and not grammar.varies:
                 raise ConfigError(
-                    f"simulator.kind=table fits fields, and tasks of {part.task_split.env_id} are written in free form: set "
+                    f"simulator.kind=table fits fields, and tasks of {part.task_split.env_id} are free text: set "
                     "simulator.kind=model, endpoint, base or static"
                 )
             if self.config.simulator_is_served:
