@@ -212,7 +212,7 @@ def open_analyst(config: Config, policy: Policy, batch: int = 64) -> Analyst:
     name = config.curriculum.analyst
     if name == "rule":
         return RuleAnalyst()
-    if name in ("replay", "text"):
+    if name in ("replay", "text", "frozen"):
         return UnreadAnalyst()
     if name == "endpoint":
         return endpoint_analyst(config)

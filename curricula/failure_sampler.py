@@ -64,6 +64,7 @@ class CurriculumSampler(UniformSampler):
         control: what takes the place of the analyst's retrieval: ``"replay"``, tasks that failed, at random; or
             ``"text"``, those whose text is most like the failing task's. Everything else stays, so that the difference
             is what reading failures adds. The analyst is then :class:`~roleagent.curricula.rule_analyst.UnreadAnalyst`.
+            ``"frozen"``: nothing is recorded, retrieved or forgotten, so tasks are drawn as they were.
     """
 
     COUNTED = (
@@ -87,7 +88,7 @@ class CurriculumSampler(UniformSampler):
         overlooked: float = 0.25,
         task_type: Callable[[str], str] | None = None,
         search: bool = True,
-        control: Literal["", "replay", "text"] = "",
+        control: Literal["", "replay", "text", "frozen"] = "",
     ):
         super().__init__(task_split, rng)
         if not 0 <= epsilon < 1:
@@ -206,13 +207,15 @@ class CurriculumSampler(UniformSampler):
         for group in groups:
             if group.task.task_id not in self.task_split:
                 raise ValueError(f"the curriculum learns from its own tasks only; {group.task.task_id!r} is not one")
-        self.iteration += 1
+        self.iteration += self.control != "frozen"  # what is known of tasks fades by it
         counted, shares = compare(groups, self._sought)
         for name, number in counted.items():
             self._count(name, number)
         self._newest = {"self_retrievals": 0.0, **shares}
         for group in groups:  # others may have been drawn since, for the next iteration
             self._sought.pop(group.task.task_id, None)
+        if self.control == "frozen":
+            return {}
         self.weights = {task_id: weight * self.decay for task_id, weight in self.weights.items()}
         failed: dict[tuple[int, int], Trajectory] = {}
         for number, group in enumerate(groups):

@@ -170,7 +170,7 @@ def _sampler_of(
             learnability=options.learnability,
             **({} if options.learnability else {"overlooked": 0.0}),
             task_type=task_type,
-            control=options.analyst if options.analyst in ("replay", "text") else "",
+            control=options.analyst if options.analyst in ("replay", "text", "frozen") else "",
         )
     else:
         sampler = UniformSampler(split.task_split, stream("sampler"))

@@ -55,6 +55,8 @@ def forked(config: Config, options: Sequence[str]) -> Config:
         )
     if after.critic and not before.critic:
         raise ConfigError(f"method={found.method} needs a critic, and a checkpoint of method={config.method} has none")
+    if found.aiw and found.curriculum.analyst == "frozen" and not config.aiw:
+        raise ConfigError("curriculum.analyst=frozen keeps the choices of a checkpoint, and this run has aiw=off")
     if config.curriculum.library and config.aiw:
         raise ConfigError(
             "curriculum.library names a library beside the run, whose later failures a fork cannot take back: fork a "

@@ -179,6 +179,10 @@ def check_run(split: EnvSplit, resume: bool) -> None:
         check_rank(config.lora.rank, config.policy.path)
     if not config.policy.path:
         check_size(config.policy)
+    if config.aiw and config.curriculum.analyst == "frozen" and not resume:
+        raise ConfigError(
+            "curriculum.analyst=frozen keeps the choices of a checkpoint: it is an arm of `roleagent fork`"
+        )
     if config.aiw and ":" in config.curriculum.analyst:
         analyst_class(config.curriculum.analyst)
     if config.aiw and config.curriculum.analyst == "endpoint":

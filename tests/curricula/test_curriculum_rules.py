@@ -100,6 +100,19 @@ def test_controls_retrieve_without_reading_the_failure(library, control):
         assert chosen.keys() == GOALS.keys() - {"t0"} and min(chosen.values()) > 15 and max(chosen.values()) < 45
 
 
+def test_a_frozen_curriculum_draws_as_at_its_checkpoint(library):
+    curriculum = sampler(library, First())
+    curriculum.observe([about(task_id) for task_id in GOALS])
+    frozen = sampler(library, UnreadAnalyst(), control="frozen")
+    frozen.load_state_dict(curriculum.state_dict())
+    before, entries = frozen.probabilities(), len(library)
+    assert before.max() > 2 / len(SPLIT)  # it prefers tasks
+    for _ in range(5):
+        assert frozen.observe([about("t0"), group("t1", wins=2, losses=0)]) == {}
+    assert frozen.probabilities().tolist() == before.tolist() and len(library) == entries
+    assert frozen.metrics()["uniform_groups"] > 0
+
+
 def test_older_failures_come_before_those_of_this_iteration(kept):
     kept.record([failed("t9"), failed("t8")], iteration=0)
     analyst = First()

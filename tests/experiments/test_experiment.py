@@ -9,10 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import yaml
+from failures import failed
 from programs import result_of, run, status
 
 from roleagent.agents.evaluation.records import PROTOCOL, Record, RecordFile
 from roleagent.config import ConfigError, load, to_dict
+from roleagent.curricula import FailureLibrary
 from roleagent.experiments import figures, report
 from roleagent.experiments.figures import ArmRuns
 from roleagent.experiments.plan import Branch, Evaluation, Plan, find_plan, shipped
@@ -439,6 +441,7 @@ def test_forks_are_compared_along_the_run_and_by_what_they_share(tmp_path):
     assert found.gaps == (0.5, 0.5, 0.0) and found.over_seeds.value == pytest.approx((0.25 + 0.5) / 2)
     gains = {gain.at: gain.gained.value for gain in figures.ledger(*arms, evaluation) if not gain.task_type}
     assert gains == {4: 0.5, 8: 0.0}
+    assert figures.zeros(*arms, evaluation) == (3, 3)  # two tasks of four alike: every interval reaches 0
     for side, outcomes in zip(arms, ({4: (1, 0), 6: (1, 1)}, {4: (1, 1), 6: (1, 1)}), strict=True):
         for folder in side.runs.values():
             (folder / "fork.json").write_text('{"at": 2}')
@@ -446,6 +449,29 @@ def test_forks_are_compared_along_the_run_and_by_what_they_share(tmp_path):
                 records = [{"task_id": f"task{task}", "won": bool(one)} for task, one in enumerate(won)]
                 (folder / f"iteration-{iteration:06d}.json").write_text(json.dumps({"records": records}))
     (arms[1].runs[branches[2]] / "iteration-000006.json").unlink()
+    assert figures.task_ledger(*arms) == []  # no fork has played a task yet
+    for side, won in zip(arms, ((0, 1), (1, 1)), strict=True):
+        folder = side.runs[branches[0]]
+        rows = [
+            {"group": number, "task_id": task, "task_type": "heat", "won": bool(one), "chosen_because": because}
+            for number, (task, one, because) in enumerate(zip(("a", "b"), won, (["loop", ""], None), strict=True))
+        ]
+        text = "".join(json.dumps(row) + "\n" for row in (*rows, {**rows[0], "group": 2, "task_id": side.name}))
+        with gzip.open(folder / "trajectories" / "iteration-000003.jsonl.gz", "wt") as stream:
+            stream.write(text)
+    library = FailureLibrary(arms[0].runs[branches[0]] / "failures.db")
+    library.record([failed("a", "old")], iteration=1)
+    library.record([failed("a", "loop")], iteration=4)
+    library.record([failed("a", "later")], iteration=5)
+    library.close()
+    found = {(gain.at, gain.by, gain.name): (gain.tasks, gain.gained.value) for gain in figures.task_ledger(*arms)}
+    assert found == {
+        (4, "type", "heat"): (2, 0.5),
+        (4, "mode", "loop"): (1, 1.0),
+        (4, "mode", "no failure yet"): (1, 0.0),
+        (4, "origin", "curriculum"): (1, 1.0),
+        (4, "origin", "chance"): (1, 0.0),
+    }
     found = [(one.iterations, one.forks, one.alike, one.deviation) for one in figures.partings(*arms)]
     assert found == [(2, 3, 0.5, 0.0), (4, 2, 1.0, 0.0)]
     spreads = {one.shared: (one.pairs, one.deviation) for one in figures.spreads(*arms, evaluation)}

@@ -58,7 +58,7 @@ class CurriculumConfig:
     library: Text = ""  # SQLAlchemy URL; empty: a SQLite file in the run folder
     analyst: Text = "model"  # model (the policy itself), rule (detectors), endpoint (a server), or module:Class;
     # controls, which read no failures: replay (failed tasks at random), text (failed tasks of similar text),
-    # types (the share epsilon is drawn over the types of tasks alike)
+    # types (the share epsilon is drawn over the types of tasks alike), frozen (of a fork: choices stay as they are)
     temperature: Temperature = 0.5  # of an analyst that samples
     reflection_tokens: Size = 256  # most tokens of a reflection by the policy
     selection_tokens: Size = 128  # most tokens of a selection by the policy
@@ -67,7 +67,7 @@ class CurriculumConfig:
 
     @model_validator(mode="after")
     def _analyst(self) -> CurriculumConfig:
-        check_name("curriculum.analyst", self.analyst, "model", "rule", "endpoint", "replay", "text", "types")
+        check_name("curriculum.analyst", self.analyst, "model", "rule", "endpoint", "replay", "text", "types", "frozen")
         return self
 
 

@@ -92,8 +92,8 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
     ),
     (
         "curriculum.[rsct]*",
-        lambda c: c.curriculum.analyst not in ("replay", "text"),
-        "curriculum.analyst=replay and text read no failures",
+        lambda c: c.curriculum.analyst not in ("replay", "text", "frozen"),
+        "curriculum.analyst=replay, text and frozen read no failures",
     ),
     (f"{_BY_MODEL} curriculum.temperature", lambda c: c.curriculum.analyst != "rule", "rules write no text"),
     (

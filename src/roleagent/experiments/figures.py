@@ -299,6 +299,81 @@ def ledger(first: ArmRuns, second: ArmRuns, evaluation: Evaluation) -> list[Gain
     return found
 
 
+class TaskGain(NamedTuple):
+    """What a change gained on training tasks of one kind, in the forks that begin after one iteration.
+
+    Attributes:
+        by: ``type`` of the tasks; ``mode`` of their newest failure in the library at the checkpoint; ``origin``,
+            whether a curriculum chose them or chance.
+        name: of the kind.
+        tasks: how many both sides played.
+        gained: in [-1, 1], with its interval over these tasks.
+    """
+
+    at: int
+    by: str
+    name: str
+    tasks: int
+    gained: Estimate
+
+
+NO_FAILURE = "no failure yet"
+"""The mode of tasks that the library does not have."""
+
+
+def task_ledger(first: ArmRuns, second: ArmRuns) -> list[TaskGain]:
+    """Success of the second arm over that of the first in training, on tasks that both sides of a fork played."""
+    found = []
+    common = [key for key in first.runs if key in second.runs and isinstance(key, Branch)]
+    for at in sorted({key.at for key in common}):
+        gaps: dict[tuple[str, str], dict[str, list[float]]] = {}
+        for key in (key for key in common if key.at == at):
+            theirs, ours = _played(first.runs[key]), _played(second.runs[key])
+            modes = _modes(at, first.runs[key], second.runs[key])
+            both = [task_id for task_id in theirs if task_id in ours]
+            sought = {task_id for task_id in both if any(theirs[task_id].chosen + ours[task_id].chosen)}
+            for task_id in both:
+                kinds = [("type", name) for name in levels(theirs[task_id].task_type)]
+                kinds += [("mode", modes.get(task_id, NO_FAILURE))] if modes else []
+                kinds += [("origin", "curriculum" if task_id in sought else "chance")] if sought else []
+                gap = float(np.mean(ours[task_id].won)) - float(np.mean(theirs[task_id].won))
+                for kind in kinds:
+                    gaps.setdefault(kind, {}).setdefault(task_id, []).append(gap)
+        for by, name in sorted(gaps):
+            values = np.array([np.mean(own) for own in gaps[by, name].values()])
+            found.append(TaskGain(at, by, name, len(values), statistics.difference(values, np.random.default_rng(0))))
+    return found
+
+
+class _Played(NamedTuple):
+    task_type: str
+    won: list[bool]
+    chosen: list[bool]  # by a curriculum
+
+
+def _played(folder: Path) -> dict[str, _Played]:
+    """The training tasks of a fork's own iterations."""
+    recorded, found = TrajectoryReader(folder), dict[str, _Played]()
+    for iteration in (number for number in recorded.files if number > begun_at(folder)):
+        for row in (row for rows in recorded.groups(iteration) for row in rows):
+            task = found.setdefault(row["task_id"], _Played(row["task_type"], [], []))
+            task.won.append(row["won"])
+            task.chosen.append(row["chosen_because"] is not None)
+    return found
+
+
+def _modes(at: int, *folders: Path) -> dict[str, str]:
+    """The modes of tasks at a checkpoint, by the library of a side that has one."""
+    paths = [folder / "failures.db" for folder in folders]
+    for path in (path for path in paths if path.exists()):
+        library = FailureLibrary(path, read_only=True)
+        try:
+            return library.newest_modes(at)
+        finally:
+            library.close()
+    return {}
+
+
 class Spread(NamedTuple):
     """How much a difference of two arms varies, by what the two runs have in common.
 
@@ -337,6 +412,16 @@ def spreads(first: ArmRuns, second: ArmRuns, evaluation: Evaluation, measure: st
         if len(gaps) > 1:
             found.append(Spread(shared, len(gaps), float(np.std(gaps, ddof=1))))
     return found
+
+
+def zeros(first: ArmRuns, second: ArmRuns, evaluation: Evaluation) -> tuple[int, int]:
+    """Of how many forks the interval over tasks holds 0, and how many there are."""
+    held = []
+    for key in (key for key in first.runs if key in second.runs):
+        ours, theirs = (side.measured(evaluation, [key]) for side in (second, first))
+        low, high = compare(ours, theirs, np.random.default_rng(0))["success"]["interval"]
+        held.append(low <= 0 <= high)
+    return sum(held), len(held)
 
 
 class Parting(NamedTuple):

@@ -29,9 +29,11 @@ from roleagent.experiments.figures import (
     prediction_correlation,
     spreads,
     success,
+    task_ledger,
     task_split_of,
     time_shares,
     written_tasks,
+    zeros,
 )
 from roleagent.experiments.pictures import draw
 from roleagent.experiments.plan import SUCCESS, Evaluation, PaperItem, Plan
@@ -232,6 +234,8 @@ def _pages(
         if plan.fork:
             yield from _ledger(plan, arms, evaluation)
             yield from _spreads(plan, arms, evaluation)
+    if plan.fork:
+        yield from _task_ledger(plan, arms)
     trained = [arm for arm in arms if any(arm.logs.values())]
     if not trained:
         return
@@ -389,10 +393,14 @@ def _differences(found: Sequence[Difference], unit: str) -> Iterator[str]:
     )
 
 
-def _ledger(plan: Plan, arms: Sequence[ArmRuns], evaluation: Evaluation) -> Iterator[str]:
+def compared(plan: Plan, arms: Sequence[ArmRuns]) -> list[tuple[ArmRuns, ArmRuns]]:
+    """The pairs of compared arms that have runs."""
     by_name = {arm.name: arm for arm in arms}
-    pairs = [(by_name[a], by_name[b]) for a, b in plan.pairs if a in by_name and b in by_name]
-    found = [(f"{b.name} over {a.name}", ledger(a, b, evaluation)) for a, b in pairs]
+    return [(by_name[a], by_name[b]) for a, b in plan.pairs if a in by_name and b in by_name]
+
+
+def _ledger(plan: Plan, arms: Sequence[ArmRuns], evaluation: Evaluation) -> Iterator[str]:
+    found = [(f"{b.name} over {a.name}", ledger(a, b, evaluation)) for a, b in compared(plan, arms)]
     if not any(gains for _, gains in found):
         return
     types = list(dict.fromkeys(gain.task_type for _, gains in found for gain in gains))
@@ -406,22 +414,32 @@ def _ledger(plan: Plan, arms: Sequence[ArmRuns], evaluation: Evaluation) -> Iter
     yield "\nBy the type of a task, with bootstrap intervals over tasks for these forks.\n"
 
 
+def _task_ledger(plan: Plan, arms: Sequence[ArmRuns]) -> Iterator[str]:
+    """What each change gained on which training tasks."""
+    found = [(f"{b.name} over {a.name}", task_ledger(a, b)) for a, b in compared(plan, arms)]
+    after = sorted({gain.at for _, gains in found for gain in gains})
+    if not after:
+        return
+    yield "## Training tasks\n"
+    yield markdown_row("change", "tasks by", "", *(f"after iteration {at}" for at in after))
+    yield markdown_row(*("---",) * (3 + len(after)))
+    for name, gains in found:
+        for by, kind in dict.fromkeys((gain.by, gain.name) for gain in gains):
+            cells = {g.at: f"{_points(g.gained)} of {g.tasks}" for g in gains if (g.by, g.name) == (by, kind)}
+            yield markdown_row(name, by, kind.replace("_", " "), *(cells.get(at, "–") for at in after))
+    yield (
+        "\nPoints of success in the iterations of a fork, on the training tasks that both sides played; behind *of* "
+        "their number. *Mode*: of the newest failure in the library at the checkpoint. *Origin*: what chose the task, "
+        "on either side. Bootstrap intervals over tasks for these forks.\n"
+    )
+
+
 def _spreads(plan: Plan, arms: Sequence[ArmRuns], evaluation: Evaluation) -> Iterator[str]:
-    by_name = {arm.name: arm for arm in arms}
-    rows = [
-        (f"{b} over {a}", spread)
-        for a, b in plan.pairs
-        if a in by_name and b in by_name
-        for spread in spreads(by_name[a], by_name[b], evaluation, plan.measure)
-    ]
+    pairs = [(f"{b.name} over {a.name}", a, b) for a, b in compared(plan, arms)]
+    rows = [(name, spread) for name, a, b in pairs for spread in spreads(a, b, evaluation, plan.measure)]
     if not rows:
         return
-    parted = [
-        (f"{b} over {a}", one)
-        for a, b in plan.pairs
-        if a in by_name and b in by_name
-        for one in partings(by_name[a], by_name[b])
-    ]
+    parted = [(name, one) for name, a, b in pairs for one in partings(a, b)]
     if parted:
         yield "How soon the two sides part, by the evaluations during training:\n"
         yield markdown_row("difference", "iterations", "forks", "same outcome, %", "standard deviation, points")
@@ -430,6 +448,11 @@ def _spreads(plan: Plan, arms: Sequence[ArmRuns], evaluation: Evaluation) -> Ite
             cells = str(one.iterations), str(one.forks), f"{100 * one.alike:.0f}", f"{100 * one.deviation:.1f}"
             yield markdown_row(name, *cells)
         yield ""
+    yield "Forks whose own interval over tasks holds 0, as 95 % of them must where a change changes nothing:\n"
+    for name, a, b in pairs:
+        held, forks = zeros(a, b, evaluation)
+        yield f"- {name}: {held} of {forks}"
+    yield ""
     yield "Does it pay to fork? How the difference varies, by what its two sides have in common:\n"
     yield markdown_row("difference", "in common", "pairs", "standard deviation, points")
     yield markdown_row(*("---",) * 4)

@@ -28,7 +28,10 @@ def test_a_fork_without_a_change_ends_in_the_bits_of_the_run(finished, tmp_path)
     assert last["step"] == 3 and last["grad_norm"] > 0 and last["curriculum_failures"] > 0
 
 
-@pytest.mark.parametrize("options", [["aiw=off"], ["method=grpo", "wia=off", "curriculum.analyst=replay"], ["seed=7"]])
+CHANGES = (["aiw=off"], ["method=grpo", "wia=off", "curriculum.analyst=replay"], ["seed=7"])
+
+
+@pytest.mark.parametrize("options", [*CHANGES, ["curriculum.analyst=frozen", "optim.lr=1e-3"]])
 def test_a_fork_with_a_change_trains_from_the_checkpoint_on(finished, tmp_path, options):
     whole = finished[0]
     fork(whole, 2, options, tmp_path / "fork")
@@ -49,6 +52,14 @@ def test_a_mechanism_can_begin_in_a_fork(finished, tmp_path):
     assert train.main(["--resume", str(tmp_path / "with")]) == 0
     rows = [json.loads(line) for line in (tmp_path / "with" / "metrics.jsonl").read_text().splitlines()]
     assert "curriculum_failures" not in rows[-2] and rows[-1]["curriculum_failures"] > 0
+    with pytest.raises(ConfigError, match="this run has aiw=off"):
+        fork(tmp_path / "without", 2, ["aiw=on", "curriculum.analyst=frozen"], tmp_path / "frozen")
+
+
+def test_a_run_of_its_own_has_nothing_frozen(tmp_path, capsys):
+    words = ["--config", "configs/toy.yaml", "curriculum.analyst=frozen", f"run_dir={tmp_path}/run"]
+    assert train.main(words) == 2
+    assert "it is an arm of `roleagent fork`" in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
