@@ -165,6 +165,7 @@ def _means(model: PreTrainedModel, text: Tensor) -> Means:
     def caches() -> bool:
         logits, cache = read(ids, 0, -2)
         good = agrees(logits, ids, 2)
+        read(others, len(text) - 2, len(text) - 1, select(cache, [0], len(text) - 2))  # a copy goes its own way
         for left in (1, 0):
             end = len(text) - left
             logits, cache = read(ids, end - 1, end, cache)

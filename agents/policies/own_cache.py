@@ -110,11 +110,15 @@ def _changed(caches: Sequence[Any], width: int, change: Callable[[bool, list[Ten
         first = values[0]
         if isinstance(first, dict):
             return {key: of(name, [value[key] for value in values]) for key in first}
+        if isinstance(first, list):
+            return [of(name, list(parts)) for parts in zip(*values, strict=True)]
         if isinstance(first, Tensor) and first.dim() > 1:
             return change(name in _BY_TOKEN, values)
         return width if name == "cumulative_length" else first
 
     new = copy.copy(caches[0])
+    for name in vars(new).keys() - {"layers"}:  # MiniMax has its states beside its layers
+        setattr(new, name, of(name, [vars(cache)[name] for cache in caches]))
     new.layers = [copy.copy(layer) for layer in new.layers]
     for layer, *others in zip(new.layers, *(cache.layers for cache in caches), strict=True):
         for name in vars(layer):

@@ -108,7 +108,7 @@ class ToolTags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
 
     Args:
         env: an environment whose attribute ``tools`` lists what can be called.
-        format: ``hermes``, ``json``, ``python``, ``llama3``, ``tags`` or ``native``.
+        format: a name of ``roleagent.envs.tools.formats.FORMATS``.
         think: whether a ``<think>`` block is forbidden (``"none"``), ``"optional"`` or ``"required"``.
         answer: ``"tag"``: an answer is ``<answer>…</answer>``; ``"plain"``: any reply without calls is one.
         horizon: predictions read from a reply; None: as many as the environment takes.

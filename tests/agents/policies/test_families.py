@@ -28,7 +28,11 @@ WINDOWED = ("Mistral with a window", "Gemma 2", "Gemma 3", "Gemma 4", "gpt-oss",
 IMAGES = ("Gemma 3 with images", "Gemma 4 with images", "Qwen3-VL", "Mistral 3 with images")
 RECURRENT = ("Qwen3-Next", "Qwen3.5", "LFM2", "Mamba 2", "Falcon-H1", "Nemotron-H", "Granite 4 hybrid")
 OTHER = ("BLOOM", "GLM-5", "DeepSeek-V4")
-LIMITED = {"Mamba": "every prompt is read as a whole", "RWKV 4": "one episode after another"}
+LIMITED = {
+    "Mamba": "every prompt is read as a whole",
+    "RWKV 4": "one episode after another",
+    "MiniMax": "texts of equal length together",  # its cache has states beside its layers
+}
 
 
 def opened(model, context=256):
