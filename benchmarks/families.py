@@ -78,6 +78,7 @@ APART = 0.01
 """Nats: what rounding does not explain."""
 LIMITS = {
     Means(continues=False): ", prompts read whole",
+    Means(continues=False, pads=False): ", prompts read whole, equal lengths together",
     Means(continues=False, joins=False, pads=False): ", prompts read whole, one by one",
     Means(joins=False, pads=False): ", one by one",
     Means(pads=False): ", equal lengths together",
