@@ -306,7 +306,7 @@ def _by_type(arm: ArmRuns, evaluation: Evaluation) -> dict[str, str]:
 def _of_predictions(arm: ArmRuns, evaluation: Evaluation) -> dict[str, str]:
     found = prediction_correlation(arm, evaluation)
     if found is None:  # it predicts nothing, or nothing varies
-        return {}
+        return dict.fromkeys(("episodes", "correlation", "mean score, won", "mean score, lost"), "–")
     r = found["r"]
     scores = {f"mean score, {half}": f"{found[side]:.3f}" for side, half in (("above", "won"), ("below", "lost"))}
     return {"episodes": str(found["n"]), "correlation": f"{r.value:+.2f} [{r.low:+.2f}, {r.high:+.2f}]", **scores}
