@@ -2,7 +2,6 @@
 
 import argparse
 import configparser
-import json
 import os
 import re
 import runpy
@@ -90,9 +89,9 @@ def read_command(words, read):
     if program == "pip":
         read_pip(words)
     elif program == "vf-eval":
-        assert find_spec(arguments[0]) and "env" in json.loads(arguments[arguments.index("-a") + 1])
-    elif program == "vllm" or arguments[:2] == ["-m", "llama_cpp.server"]:
-        return  # servers of other projects, which are not installed here
+        assert find_spec(arguments[0].replace("-", "_")) and "--env.taskset.env" in arguments
+    elif program in ("vllm", "tw-make") or arguments[:2] == ["-m", "llama_cpp.server"]:
+        return  # programs of other projects, which are not installed here
     elif program in ("pytest", "mkdocs", "tail"):
         assert all((ROOT / word).exists() for word in arguments if word.startswith("tests/"))
     elif program.endswith(".sh") or program.startswith(".ci/"):

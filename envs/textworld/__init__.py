@@ -1,0 +1,1 @@
+"""TextWorld: game files, of TALES or made by ``tw-make``."""
