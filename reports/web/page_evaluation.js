@@ -205,8 +205,8 @@ function evaluationTable(run, place, several) {
         ["Before", true],
         [`${when[0].toUpperCase()}${when.slice(1)}`, true],
         ["Gain in points", true],
-        ...(run.gain && !run.members ? [["Only first : only last won", true]] : []),
-        ["0 to 100 % (ring: before, disc: after)"],
+        ...(run.gain && !run.members ? [["First : last", true]] : []),
+        ["Ring: before, disc: after"],
       ],
       rows,
     ),
@@ -218,7 +218,7 @@ function evaluationTable(run, place, several) {
         run.members
           ? `Means over ${run.members} runs, with the lowest and the highest of them.`
           : run.gain
-            ? "Intervals are 95 %. The gain's is over pairs, as both measurements played the same tasks. Only first : only last won counts tasks that only the first, and only the last one, solved."
+            ? "Intervals are 95 %. The gain's is over pairs, as both measurements played the same tasks. First : last counts the tasks that only the first, and only the last of the two, solved."
           : "Intervals are 95 %. The gain's treats the two measurements as independent, because results per task are missing. It is too wide if both played the same tasks.",
       ),
     folded(`Every evaluation (${all.length})`, () =>
