@@ -247,7 +247,11 @@ class Episode:
         command = action.reply if action.command is None else action.command
         turn = self.record.add(
             outcome.info.get("command", command),  # of a view: the environment's own, for detectors and reports
-            *(outcome.observation, outcome.reward, outcome.terminated, outcome.truncated, outcome.info),
+            outcome.observation,
+            outcome.reward,
+            outcome.terminated,
+            outcome.truncated,
+            outcome.info,
             prompt_ids=action.prompt_ids,
             completion=action.completion,
             prediction=action.prediction,
@@ -358,14 +362,14 @@ class PromptingAgent(Protocol):
 
 def after_step(observation: str, info: Mapping[str, Any], rewards: Mapping[str, float]) -> dict[str, Any]:
     """What an environment answered to a command, as transcripts and logs have it."""
-    found = {name: info[name] for name in ("calls", "answer") if info.get(name)}
-    if "calls" in found:
-        found["calls"] = [{name: call.get(name) for name in _OF_CALLS} for call in found["calls"]]
+    of_tools = {name: info[name] for name in ("calls", "answer") if info.get(name)}
+    if "calls" in of_tools:
+        of_tools["calls"] = [{name: call.get(name) for name in _OF_CALLS} for call in of_tools["calls"]]
     return {
         "format_error": info.get("format_error"),
         "valid": bool(info.get("valid_action", True)),
         "observation": observation,
-        **found,
+        **of_tools,
         **({} if info.get("state") == observation else {"state": info.get("state")}),
         "rewards": {name: short(value) for name, value in rewards.items()},
     }

@@ -352,9 +352,9 @@ def style_of(name: str) -> type[Conversation]:
     """
     if name in STYLES:
         return STYLES[name]
-    found = load_object(name)
-    if not (isinstance(found, type) and issubclass(found, Conversation)):
+    style = load_object(name)
+    if not (isinstance(style, type) and issubclass(style, Conversation)):
         raise ConfigError(f"prompt.style={name} is no class derived from roleagent.agents.rendering.Conversation")
-    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+    if missing := sorted(getattr(style, "__abstractmethods__", ())):
         raise ConfigError(f"prompt.style={name} has no {missing[0]} (docs/write_a_method.md)")
-    return found
+    return style

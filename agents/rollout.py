@@ -254,25 +254,26 @@ class Rollout:
             temperature: of sampling.
             progress: called with (answered, all) trajectories.
         """
-        places = [(g, m) for g, rows in enumerate(chosen) for m, turns in enumerate(rows) if turns]
+        members = [(g, m) for g, rows in enumerate(chosen) for m, turns in enumerate(rows) if turns]
 
         async def predicted(index: int, slot: int) -> list[Turn]:
-            group, member = places[index]
+            group, member = members[index]
             turns, own = groups[group].trajectories[member].turns, self.of(groups[group].task.task_id)
             prompts = {number: own.prediction_prompt(turns[number]) for number in chosen[group][member]}
             asked = {number: prompt for number, prompt in prompts.items() if own.has_room(prompt)}
             return await own._predicted(slot, turns, asked) if asked else [*turns]
 
         scheduler = Scheduler(
-            self.backend(temperature), self._step, predicted, len(places), progress=progress, watch=self.watch
+            self.backend(temperature), self._step, predicted, len(members), progress=progress, watch=self.watch
         )
-        found = {places[index]: tuple(turns) for index, turns in scheduler.run()}
+        predicted_turns = {members[index]: tuple(turns) for index, turns in scheduler.run()}
         self.policy.clear_cache()
         return [
             replace(
                 group,
                 trajectories=tuple(
-                    replace(one, turns=found.get((g, m), one.turns)) for m, one in enumerate(group.trajectories)
+                    replace(one, turns=predicted_turns.get((g, m), one.turns))
+                    for m, one in enumerate(group.trajectories)
                 ),
             )
             for g, group in enumerate(groups)
@@ -316,36 +317,36 @@ class Rollout:
             turns: all of them.
             asked: the prompt of each prediction, by turn.
         """
-        found, limit, stops = [*turns], self.config.prediction_tokens, self.prediction_stops
+        predicted, limit, stops = [*turns], self.config.prediction_tokens, self.prediction_stops
         requests = [Request(prompt, slot, limit, stops) for prompt in asked.values()]
         replies: list[Completion] = await Ask(requests, "prediction", later=True)
         with self.watch("prediction"):
             for (number, prompt), reply in zip(asked.items(), replies, strict=True):
                 self.stats.prediction_tokens += len(reply.token_ids)
-                texts = self.reader.read(self.text_of(found[number].completion, reply)).predictions
-                found[number] = replace(found[number], prediction=Prediction(prompt, reply, texts))
+                texts = self.reader.read(self.text_of(predicted[number].completion, reply)).predictions
+                predicted[number] = replace(predicted[number], prediction=Prediction(prompt, reply, texts))
         with self.watch("scoring"):
-            return self._scored(found)
+            return self._scored(predicted)
 
     def _scored(self, turns: Sequence[Turn]) -> list[Turn]:
         """The turns of an episode with the scores of their predictions."""
-        found = [*turns]
+        scored = [*turns]
         steps = [number for number, turn in enumerate(turns) if not turn.info.get("revision")]
         similarity = self.pool.common_attr("similarity")
         states = [turns[number].info.get("state", turns[number].observation) for number in steps]
         texts = [made.texts if (made := turns[number].prediction) else () for number in steps]
         made_by: defaultdict[int, list[PredictionScore]] = defaultdict(list)
         for number, arrived in zip(steps, score_predictions(texts, states, similarity), strict=True):
-            rewards = {**found[number].rewards, "prediction": sum(score.score for score in arrived)}
-            info = {**found[number].info, "prediction_scores": arrived}
-            found[number] = replace(found[number], rewards=rewards, info=info)
+            rewards = {**scored[number].rewards, "prediction": sum(score.score for score in arrived)}
+            info = {**scored[number].info, "prediction_scores": arrived}
+            scored[number] = replace(scored[number], rewards=rewards, info=info)
             for score in arrived:
                 made_by[steps[score.turn]].append(replace(score, turn=steps[score.turn]))
-        for number, turn in enumerate(found):
+        for number, turn in enumerate(scored):
             if turn.prediction is not None:
                 prediction = replace(turn.prediction, scores=tuple(made_by[number]))
-                found[number] = replace(turn, prediction=prediction)
-        return found
+                scored[number] = replace(turn, prediction=prediction)
+        return scored
 
     def text_of(self, action: Completion, prediction: Completion | None) -> str:
         """The reply as text, with a follow-up prediction appended. Thoughts about the prediction are no part of it."""
@@ -356,7 +357,7 @@ class Rollout:
         if not self.renderer.opening:
             return text + predicted
         cut = text.startswith("<think>") and "</think>" not in text
-        return text + "</think>" * cut + _THOUGHT.sub("", predicted)
+        return text + ("</think>" if cut else "") + _THOUGHT.sub("", predicted)
 
 
 class _Player:

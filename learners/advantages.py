@@ -320,12 +320,12 @@ class Advantages:
         return cls(values, states_of(group, estimator), rewards=rewards, returns=terms)
 
 
-def with_terms(found: Advantages, group: Group, estimator: Estimator) -> Advantages:
+def with_terms(advantages: Advantages, group: Group, estimator: Estimator) -> Advantages:
     """The advantages with all terms that do not depend on the method."""
-    states = states_of(group, estimator) if found.states is None else found.states
+    states = states_of(group, estimator) if advantages.states is None else advantages.states
     rewards, terms = _terms(group, estimator)
     return replace(
-        found,
+        advantages,
         states=states,
         prediction=prediction_advantages(group, states, estimator),
         process=process_rewards(group, estimator.rewards.weights),

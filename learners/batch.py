@@ -230,8 +230,8 @@ class _OpenSegment:
         size = start + len(completion.token_ids)
         kinds, logprobs, advantages = np.zeros(size, np.int8), np.zeros(size), np.zeros(size)
         for start, completion, kind, advantage in self.trained:
-            place = slice(start, start + len(completion.token_ids))
-            kinds[place], logprobs[place], advantages[place] = kind, completion.logprobs, advantage
+            span = slice(start, start + len(completion.token_ids))
+            kinds[span], logprobs[span], advantages[span] = kind, completion.logprobs, advantage
         return Segment(np.array(self.token_ids[:size], np.int64), kinds, logprobs, advantages, index)
 
 
@@ -271,12 +271,12 @@ def whiten(
 
 def first_action_tokens(batch: Batch) -> Column:
     """Whether a token is the first action token of its turn: a bool column."""
-    found = []
+    first_tokens = []
     for segment, turns in zip(batch.segments, batch.turns, strict=True):
         actions = np.flatnonzero(segment.token_kind == ACTION)
         first = actions[np.unique(turns[actions], return_index=True)[1]]
-        found.append(np.isin(np.arange(len(segment)), first))
-    return found
+        first_tokens.append(np.isin(np.arange(len(segment)), first))
+    return first_tokens
 
 
 def counted_kinds(action_mask: bool) -> tuple[int, ...]:

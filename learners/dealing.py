@@ -77,16 +77,16 @@ def bring_home(
     parcels: list[list[tuple[int, Group]]] = [[] for _ in range(ranks.size)]
     for group, part in zip(own, played, strict=True):
         parcels[homes[group]].append((group, part))
-    found: dict[int, list[list[Group]]] = {
+    received: dict[int, list[list[Group]]] = {
         group: [[] for _ in range(ranks.size)] for group, home in enumerate(homes) if home == ranks.rank
     }
     for sender, parcel in enumerate(ranks.exchange(parcels)):
         for group, part in parcel:
-            found[group][sender].append(part)
+            received[group][sender].append(part)
     # A group's episodes were dealt in turn, from the rank on that has its first one.
     return [
         join_groups(dealt_back([*parts[(first := group * copies % ranks.size) :], *parts[:first]]))
-        for group, parts in found.items()
+        for group, parts in received.items()
     ]
 
 
@@ -98,11 +98,11 @@ def deal_again(ranks: Ranks, own: Sequence[Group], numbers: Sequence[int]) -> li
         own: this rank's groups, which were dealt in turn.
         numbers: of the chosen groups, in the order in which one rank would have them; the same on every rank.
     """
-    places = {number: place for place, number in enumerate(numbers)}
+    positions = {number: position for position, number in enumerate(numbers)}
     parcels: list[list[tuple[int, Group]]] = [[] for _ in range(ranks.size)]
     for number, group in enumerate(own):
-        if (place := places.get(ranks.rank + number * ranks.size)) is not None:
-            parcels[place % ranks.size].append((place, group))
+        if (position := positions.get(ranks.rank + number * ranks.size)) is not None:
+            parcels[position % ranks.size].append((position, group))
     came = sorted((one for parcel in ranks.exchange(parcels) for one in parcel), key=lambda one: one[0])
     return [group for _, group in came]
 
@@ -110,7 +110,7 @@ def deal_again(ranks: Ranks, own: Sequence[Group], numbers: Sequence[int]) -> li
 def join_groups(parts: Sequence[Group]) -> Group:
     """One group of the trajectories of several of the same task."""
     task = next((part.task for part in parts if part.trajectories), parts[0].task)
-    return Group(task, tuple(one for part in parts for one in part.trajectories))
+    return Group(task, tuple(trajectory for part in parts for trajectory in part.trajectories))
 
 
 class SharedPolicy:
@@ -258,24 +258,24 @@ class Outline:
         for group, segment, tokens in zip(batch.groups, batch.segments, costs(batch.segments, trained), strict=True):
             rows[group].append((segment.trajectory - starts[group], tokens))
         known = ranks.everywhere(list(zip(batch.lengths, tasks, rows, strict=True)))
-        found = cls([], [], [], [], [], [], [])
+        outline = cls([], [], [], [], [], [], [])
         for group, (lengths, names, segments) in enumerate(dealt_back(known)):
             home = group % ranks.size
             if home == ranks.rank:
-                found.own.extend(range(len(found.groups), len(found.groups) + len(segments)))
+                outline.own.extend(range(len(outline.groups), len(outline.groups) + len(segments)))
             for member, tokens in segments:
-                found.homes.append(home)
-                found.groups.append(group)
-                found.trajectories.append(len(found.tasks) + member)
-                found.tokens.append(tokens)
-            found.lengths.append(lengths)
-            found.tasks.extend(names)
-        return found
+                outline.homes.append(home)
+                outline.groups.append(group)
+                outline.trajectories.append(len(outline.tasks) + member)
+                outline.tokens.append(tokens)
+            outline.lengths.append(lengths)
+            outline.tasks.extend(names)
+        return outline
 
 
 def costs(segments: Sequence[Segment], trained: Sequence[bool]) -> list[int]:
     """The tokens that each segment adds to those before it of the same trajectory; 0 for one that is not trained."""
-    found = [0] * len(segments)
+    tokens_of = [0] * len(segments)
     members: dict[int, list[int]] = {}
     for number, segment in enumerate(segments):
         if trained[number]:
@@ -283,8 +283,8 @@ def costs(segments: Sequence[Segment], trained: Sequence[bool]) -> list[int]:
     for numbers in members.values():
         added = distinct_tokens([segments[number].token_ids for number in numbers])
         for number, tokens in zip(numbers, added, strict=True):
-            found[number] = tokens
-    return found
+            tokens_of[number] = tokens
+    return tokens_of
 
 
 def partition(sizes: Sequence[int], parts: int) -> list[int]:
@@ -306,8 +306,8 @@ def partition(sizes: Sequence[int], parts: int) -> list[int]:
         joined = sorted((a + b, [*these, *those]) for (a, these), (b, those) in zip(one, reversed(other), strict=True))
         heapq.heappush(waiting, (joined[0][0] - joined[-1][0], number, joined))
     owners = [0] * len(sizes)
-    for _, _, found in waiting:
-        for part, (_, items) in enumerate(found):
+    for _, _, filled in waiting:
+        for part, (_, items) in enumerate(filled):
             for item in items:
                 owners[item] = part
     return owners
@@ -356,18 +356,21 @@ def deal_segments(
         moved = replace(segment, trajectory=outline.trajectories[number])
         parcels[owners[number]].append((number, moved, [turns, *values]))
     came = sorted((one for parcel in ranks.exchange(parcels) for one in parcel), key=lambda one: one[0])
-    places = {number: place for place, (number, _, _) in enumerate(came)}
+    positions = {number: position for position, (number, _, _) in enumerate(came)}
     dealt = replace(
         batch,
         segments=[segment for _, segment, _ in came],
-        groups=[outline.groups[number] for number in places],
+        groups=[outline.groups[number] for number in positions],
         turns=[values[0] for _, _, values in came],
         lengths=outline.lengths,
         tasks=outline.tasks,
         columns={name: [values[i] for _, _, values in came] for i, name in enumerate(batch.columns, start=1)},
     )
     own = [
-        [part._replace(segments=[places[number] for number in part.segments if number in places]) for part in parts]
+        [
+            part._replace(segments=[positions[number] for number in part.segments if number in positions])
+            for part in parts
+        ]
         for parts in passes
     ]
     return dealt, own

@@ -155,14 +155,14 @@ class SampledTokens:
 Loss = Callable[[SampledTokens], tuple[Tensor, dict[str, Tensor]]]
 
 
-def checked_loss(found: Any, tokens: SampledTokens) -> tuple[Tensor, dict[str, Tensor]]:
+def checked_loss(returned: Any, tokens: SampledTokens) -> tuple[Tensor, dict[str, Tensor]]:
     """What a loss returned.
 
     Raises:
         ValueError: it is no pair of a scalar with gradient and a dictionary of scalars.
     """
     try:
-        loss, sums = found
+        loss, sums = returned
         fits = isinstance(loss, torch.Tensor) and loss.dim() == 0
         fits = fits and (loss.requires_grad or not tokens.weights.any()) and isinstance(sums, dict)
         fits = fits and all(isinstance(value, torch.Tensor) and value.dim() == 0 for value in sums.values())

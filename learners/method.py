@@ -244,14 +244,14 @@ class Method:
         Raises:
             ValueError: :meth:`advantages` returned something else than a finite number per turn.
         """
-        found = self.advantages(group)
-        if isinstance(found, Advantages):
-            found = replace(found, values=self._checked(found.values, group))
+        estimated = self.advantages(group)
+        if isinstance(estimated, Advantages):
+            estimated = replace(estimated, values=self._checked(estimated.values, group))
         else:
-            found = Advantages(self._checked(found, group))
-            if self.compares_outcomes and all(len(set(row)) < 2 for row in found.values):
-                found = replace(found, outcome=[row[0] if row else 0.0 for row in found.values])
-        return with_terms(found, group, self.estimator)
+            estimated = Advantages(self._checked(estimated, group))
+            if self.compares_outcomes and all(len(set(row)) < 2 for row in estimated.values):
+                estimated = replace(estimated, outcome=[row[0] if row else 0.0 for row in estimated.values])
+        return with_terms(estimated, group, self.estimator)
 
     def _checked(self, values: Any, group: Group) -> Values:
         try:

@@ -210,7 +210,10 @@ class Episodes:
         (played, self._rollout.stats), self._played = self._played, None
         groups = bring_home(run.ranks, options.rollout.num_groups, options.rollout.group_size, played)
         versions = [
-            turn.completion.policy_version for group in groups for one in group.trajectories for turn in one.turns
+            turn.completion.policy_version
+            for group in groups
+            for episode in group.trajectories
+            for turn in episode.turns
         ]
         self.staleness = float(self._rollout.policy.version - np.mean(versions)) if versions else 0.0
         if options.rollout.ahead and run.iteration < options.train.last:
@@ -339,11 +342,11 @@ def estimate_advantages(run: Run, groups: Sequence[Group]) -> list[Advantages]:
         if config.train.shuffle != "advantages":
             return estimated
         rng = run.own_stream("shuffled advantages", run.iteration)
-        values = shuffled([one.values for one in estimated], rng)
-        predicted = shuffled([one.prediction or [] for one in estimated], rng)
+        values = shuffled([of_group.values for of_group in estimated], rng)
+        predictions = shuffled([of_group.prediction or [] for of_group in estimated], rng)
         return [
-            replace(one, values=own, prediction=prediction)
-            for one, own, prediction in zip(estimated, values, predicted, strict=True)
+            replace(of_group, values=own, prediction=prediction)
+            for of_group, own, prediction in zip(estimated, values, predictions, strict=True)
         ]
 
 
@@ -450,7 +453,7 @@ def gather(
     rollout.stats = RolloutStats.gather(run.ranks.gather(rollout.stats))
 
     def check() -> None:
-        if not any(one.group.trajectories for one in scored):
+        if not any(scored_group.group.trajectories for scored_group in scored):
             reason = next(iter(rollout.stats.failures.values()), "")
             raise ConfigError(f"the environment failed in every episode of an iteration: {reason}")
 

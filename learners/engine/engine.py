@@ -279,7 +279,7 @@ class Engine:
         scorer = self.engine if own else asked
         asked.eval()
         plan = asked.plan(segments, self.config.optim.micro_batch_tokens)
-        found = [np.zeros(len(segment)) for segment in segments]
+        scores = [np.zeros(len(segment)) for segment in segments]
         parts = any(hasattr(weight, "ds_id") for weight in asked.parameters())
         missing = self.ranks.max(len(plan)) - len(plan) if parts else 0
         for chosen in plan:
@@ -289,12 +289,12 @@ class Engine:
                 values = scorer(batch, temperature)[0].double().cpu().numpy()
             end = 0
             for index in chosen:
-                places = np.flatnonzero(segments[index].token_kind)
-                start, end = end, end + len(places)
-                found[index][places] = values[start:end]
+                scored = np.flatnonzero(segments[index].token_kind)
+                start, end = end, end + len(scored)
+                scores[index][scored] = values[start:end]
         for _ in range(missing):
             scorer(self._idle({}), temperature)
-        return found
+        return scores
 
     def _collate(self, segments: Sequence[Segment], columns: Columns, chosen: Sequence[int]) -> MicroBatch:
         part = {name: [rows[i] for i in chosen] for name, rows in columns.items()}

@@ -277,18 +277,18 @@ def find_scoring(model: PreTrainedModel, context_length: int) -> Scoring:
 
     def apart(scoring: Scoring) -> float:
         try:
-            found, _ = TokenScorer(model, scoring)(batch, 1.0)
+            logprobs, _ = TokenScorer(model, scoring)(batch, 1.0)
         except torch.OutOfMemoryError:
             raise
         except Exception:  # an architecture may raise anything where it is not called as it expects
             return float("inf")
-        return float(((found - known).abs() / logits.std().clamp(min=1e-6)).max())
+        return float(((logprobs - known).abs() / logits.std().clamp(min=1e-6)).max())
 
     with evaluating(model), torch.no_grad():
         logits = torch.cat([plain_logits(model, row, count + 1)[:-1] for row in rows])
         last = torch.cat([row[-count:] for row in rows])
         known = logits.log_softmax(-1).gather(1, last[:, None])[:, 0]
-        found = []
+        distances = []
         for shares in (True, False) if can_share(body_of(model)) else (False,):
             for own_head in (False, True):
                 reasons = {
@@ -296,12 +296,12 @@ def find_scoring(model: PreTrainedModel, context_length: int) -> Scoring:
                     "its logits are capped or scaled": own_head,
                 }
                 way = Scoring(shares, own_head, ", ".join(reason for reason, holds in reasons.items() if holds))
-                found.append(apart(way))
-                if found[-1] <= tolerance(model):
+                distances.append(apart(way))
+                if distances[-1] <= tolerance(model):
                     return way
     raise PolicyError(
         f"{type(model).__name__} cannot be trained: no way of scoring gives its tokens the probabilities of its own "
-        f"forward (the nearest is {min(found):.2g} of the logits' spread apart); choose another model"
+        f"forward (the nearest is {min(distances):.2g} of the logits' spread apart); choose another model"
     )
 
 
@@ -378,10 +378,10 @@ def head_logprobs(
     rows = max(1, len(hidden)) if hasattr(weight, "ds_id") else rows
     pairs = list(zip(hidden.split(rows), token_ids.split(rows), strict=True))
     if not torch.is_grad_enabled() or len(pairs) == 1:
-        found = [block(*pair) for pair in pairs]
+        blocks = [block(*pair) for pair in pairs]
     else:
-        found = [checkpoint(block, *pair, use_reentrant=False) for pair in pairs]
-    logprobs, entropies = zip(*found, strict=True)  # pyright: ignore[reportArgumentType]
+        blocks = [checkpoint(block, *pair, use_reentrant=False) for pair in pairs]
+    logprobs, entropies = zip(*blocks, strict=True)  # pyright: ignore[reportArgumentType]
     return torch.cat(logprobs), torch.cat(entropies)
 
 
@@ -472,14 +472,14 @@ class _OfHead(torch.autograd.Function):
         entropy: bool,
         learns: bool,
     ) -> tuple[Tensor, Tensor]:
-        found = []
+        blocks = []
         kept = None
         for states, targets in zip(hidden.split(rows), token_ids.split(rows), strict=True):
             logits = nn.functional.linear(states, weight, bias)
-            found.append(_read(logits, targets, temperature, entropy))
+            blocks.append(_read(logits, targets, temperature, entropy))
             if learns and len(hidden) <= rows:
                 kept = logits
-        logprobs, normalizer, entropies = (torch.cat(parts) for parts in zip(*found, strict=True))
+        logprobs, normalizer, entropies = (torch.cat(parts) for parts in zip(*blocks, strict=True))
         if learns:
             ctx.save_for_backward(hidden, weight, bias, token_ids, normalizer, kept)
             ctx.temperature, ctx.rows = temperature, rows

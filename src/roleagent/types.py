@@ -273,8 +273,16 @@ class Recorder:
         """Adds a step: the bare command, what ``step`` returned, what was sampled, and the lessons in its prompt."""
         rewards = reward_terms(info, reward)
         turn = Turn(
-            *(prompt_ids, completion, action, observation, self._state),
-            *(prediction, rewards, info, self._grouping_state, lessons),
+            prompt_ids,
+            completion,
+            action,
+            observation,
+            self._state,
+            prediction,
+            rewards,
+            info,
+            self._grouping_state,
+            lessons,
         )
         self.turns.append(turn)
         self.scores += info.get("prediction_scores", ())
