@@ -7,7 +7,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -35,7 +35,7 @@ from roleagent.envs.wrappers import PredictedState, ReplyReader, StepTimeout, Ta
 from roleagent.envs.wrappers.predicted_state import default_horizon
 from roleagent.imports import load_class
 from roleagent.similarity import similarity_of
-from roleagent.tasks.grammar import OpenTaskSplit, TaskGrammar
+from roleagent.tasks.grammar import OpenTaskSplit, TaskGrammar, grammar_of
 from roleagent.tasks.simulator import Simulator
 from roleagent.tasks.split import JointTaskSplit, TaskSplit, data_of, first_tasks
 from roleagent.types import Analyst
@@ -316,8 +316,18 @@ class EnvSplit:
         split = cls._joined(
             config, {name: cls.open(one, one.env.train_split) for name, one in config.environments.items()}
         )
-        if config.genenv and not split.written:
-            raise ConfigError(f"genenv=on writes tasks, but no environment of {config.environment} has a task grammar")
+        try:
+            written = split.written
+        except ValueError as error:
+            raise ConfigError(f"genenv=on: {error}") from error
+        if config.genenv and not written:
+            free = any(isinstance(part.task_split, OpenTaskSplit) for part in split.environments.values())
+            raise ConfigError(
+                f"simulator.kind=table fits fields, and tasks of {config.environment} are free text: set "
+                "simulator.kind=model, endpoint, base or static"
+                if free
+                else f"genenv=on writes tasks, but no environment of {config.environment} has a task grammar"
+            )
         return split
 
     @classmethod
@@ -365,14 +375,15 @@ class EnvSplit:
         """The split of each environment, by name; of a single one itself, by ``""``."""
         return self.parts or {"": self}
 
-    @property
+    @cached_property
     def written(self) -> dict[str, EnvSplit]:
-        """Those of :attr:`environments` for which ``genenv=on`` writes tasks."""
-        return {
-            name: part
-            for name, part in self.environments.items()
-            if self.config.genenv and isinstance(part.task_split, OpenTaskSplit)
-        }
+        """Those of :attr:`environments` for which ``genenv=on`` writes tasks; a table fits no free text."""
+        if not self.config.genenv:
+            return {}
+        parts = {name: one for name, one in self.environments.items() if isinstance(one.task_split, OpenTaskSplit)}
+        if self.config.simulator.kind != "table":
+            return parts
+        return {name: part for name, part in parts.items() if grammar_of(part.base).varies}
 
     def of(self, task_id: str) -> EnvSplit:
         """The split of the environment that has a task of this split."""

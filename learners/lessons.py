@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from roleagent.agents.builders import EnvSplit
-from roleagent.config import Config, ConfigError, method_class
+from roleagent.config import ConfigError, method_class
 from roleagent.curricula.lessons import Lessons
 from roleagent.curricula.library import FailureLibrary
 from roleagent.failures.modes import failure_modes_of
 from roleagent.random_streams import random_stream
-from roleagent.types import Trajectory
 
 if TYPE_CHECKING:
     from roleagent.learners.run.run import Run
@@ -114,26 +110,4 @@ def check_lessons(split: EnvSplit) -> None:
         raise ConfigError(f"{shown} changes the prompts, and agent.command writes its own: set lessons.show=none")
 
 
-def lesson_metrics(config: Config, episodes: Sequence[Trajectory]) -> dict[str, float]:
-    """What lessons were read in an iteration; empty without lessons.
-
-    Returns:
-        ``lessons_share`` of the episodes that read any, ``lessons_distinct`` (number of different ones), and the
-        success with and without, ``lessons_success`` and ``lessons_without_success``, where there are such episodes.
-        Which episodes read lessons is drawn at random with ``lessons.share`` below 1; else it depends on the task.
-    """
-    if config.lessons.show == "none":
-        return {}
-    read = [episode.lessons for episode in episodes]
-    won: dict[bool, list[bool]] = {}
-    for lessons, episode in zip(read, episodes, strict=True):
-        won.setdefault(bool(lessons), []).append(episode.success)
-    names = {True: "lessons_success", False: "lessons_without_success"}
-    return {
-        "lessons_share": len(won.get(True, ())) / len(episodes),
-        "lessons_distinct": float(len({lesson for lessons in read for lesson in lessons})),
-        **{names[kind]: float(np.mean(outcomes)) for kind, outcomes in won.items()},
-    }
-
-
-__all__ = ["check_lessons", "evaluation_lessons", "lesson_metrics", "read_lessons", "training_lessons"]
+__all__ = ["check_lessons", "evaluation_lessons", "read_lessons", "training_lessons"]

@@ -56,10 +56,12 @@ class TextWorldEnv(TaskSplitEnv):
         gymnasium.error.DependencyNotInstalled: the package is missing.
     """
 
-    def __init__(self, games: str, split: str = "train", max_steps: int = 100, render_mode: str | None = None):
+    def __init__(self, games: str = "", split: str = "train", max_steps: int = 100, render_mode: str | None = None):
         if max_steps < 1:
             raise ValueError(f"max_steps must be at least 1, not {max_steps}")
         self.render_mode = check_render_mode(render_mode, self.metadata)
+        if not games:
+            raise FileNotFoundError(f"{ENV_ID} plays games that you have or tw-make makes: give games, their folder")
         self._folder = Path(games).expanduser()
         self.task_split = self._find_task_split(split)
         if find_spec("textworld") is None:

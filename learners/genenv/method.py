@@ -65,18 +65,13 @@ class GenEnv(Method):
         if self.config.simulator_is_model and len(split.written) > 1:
             raise ConfigError(
                 f"simulator.kind=model learns to write the tasks of one environment, and {' and '.join(split.written)} "
-                "have a task grammar: set simulator.kind=table"
+                "have a task grammar: set another simulator.kind"
             )
         for part in split.written.values():
             try:
                 grammar = grammar_of(part.base)
             except ValueError as error:
                 raise ConfigError(f"genenv=on: {error}") from error
-            if self.config.simulator.kind == "table" and not grammar.varies:
-                raise ConfigError(
-                    f"simulator.kind=table fits fields, and tasks of {part.task_split.env_id} are free text: set "
-                    "simulator.kind=model, endpoint, base or static"
-                )
             if self.config.simulator_is_served:
                 simulator = endpoint_simulator(self.config, grammar)
                 with waiting("the server of endpoint.url to answer"):

@@ -13,7 +13,6 @@ from roleagent.agents.evaluation.records import failure_predicted, is_exact
 from roleagent.agents.rollout import RolloutStats
 from roleagent.config import Config
 from roleagent.learners.advantages import Estimator, States, by_state, return_terms, states_of
-from roleagent.learners.lessons import lesson_metrics
 from roleagent.learners.method import method_of
 from roleagent.learners.rewards import has_zero_variance, process_counters, weighing
 from roleagent.learners.run.trajectory_log import ScoredGroup
@@ -599,3 +598,25 @@ def _cut(completions: Sequence[Completion]) -> float:
 def _share(signs: Iterable[bool]) -> float:
     known = list(signs)
     return sum(known) / len(known) if known else 0.0
+
+
+def lesson_metrics(config: Config, episodes: Sequence[Trajectory]) -> dict[str, float]:
+    """What lessons were read in an iteration; empty without lessons.
+
+    Returns:
+        ``lessons_share`` of the episodes that read any, ``lessons_distinct`` (number of different ones), and the
+        success with and without, ``lessons_success`` and ``lessons_without_success``, where there are such episodes.
+        Which episodes read lessons is drawn at random with ``lessons.share`` below 1; else it depends on the task.
+    """
+    if config.lessons.show == "none":
+        return {}
+    read = [episode.lessons for episode in episodes]
+    won: dict[bool, list[bool]] = {}
+    for lessons, episode in zip(read, episodes, strict=True):
+        won.setdefault(bool(lessons), []).append(episode.success)
+    names = {True: "lessons_success", False: "lessons_without_success"}
+    return {
+        "lessons_share": len(won.get(True, ())) / len(episodes),
+        "lessons_distinct": float(len({lesson for lessons in read for lesson in lessons})),
+        **{names[kind]: float(np.mean(outcomes)) for kind, outcomes in won.items()},
+    }

@@ -100,8 +100,8 @@ def test_a_sampler_that_fails_ahead_ends_the_run_in_one_line(arguments):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "needs a server: set vllm.url"),
-        (["rollout.backend=vllm"], "needs a server: set vllm.url"),
+        ([], "needs another process: set vllm.engines or vllm.url"),
+        (["rollout.backend=vllm"], "needs another process: set vllm.engines or vllm.url"),
         ([BESIDE, "rollout.dynamic_sampling_rounds=1"], "set one of them to 0"),
         ([BESIDE, "genenv=on"], "set ahead to 0"),
         ([BESIDE, "loss.importance_cap=0"], "nothing corrects for them: set loss.importance_cap"),

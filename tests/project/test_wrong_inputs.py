@@ -64,7 +64,7 @@ def said(main, arguments, places, capsys):
         (["--config", "{binary}"], "cannot read the configuration {binary}"),
         (
             ["curriculum.analyst=modle"],
-            "curriculum.analyst must be one of model, rule, endpoint, replay, text, types or module:Class",
+            "curriculum.analyst must be one of model, rule, endpoint, replay, text, types, frozen or module:Class",
         ),
         (["curriculum.analyst=nomod:Nobody"], "cannot load 'nomod:Nobody'"),
         (["env.kwargs.view=foo"], "env.kwargs.view must be one of tools, fine, not 'foo'"),

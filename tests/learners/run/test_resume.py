@@ -156,7 +156,7 @@ def test_the_newest_whole_checkpoint_is_named(own, capsys):
         ("[]", "does not say how far"),
         ('{"stage": "train", "step": "3"}', "step must be of type int, not '3'"),
         ('{"stage": "dreaming", "step": 3}', "stage must be one of"),
-        ('{"stage": "train", "step": 3, "sampler": []}', "sampler must be an object or null"),
+        ('{"stage": "train", "step": 3, "sampler": []}', "sampler and method must be objects"),
     ],
 )
 def test_a_state_that_cannot_be_is_one_line(own, capsys, content, reason):

@@ -329,9 +329,12 @@ def test_a_run_is_told_at_the_top(reader, pages):
     rows = reader.see("#evaluations tbody tr")
     assert [row.split()[0] for row in rows] == ["all", "heat", "look"]
     assert "+50.0 (+47.0 to +53.0)" in rows[1] and "1 : 11" in rows[1]  # over pairs of tasks, where they are known
-    uses = "8 3 50.0 % 6 25.0 % –"
-    assert reader.see("#lessons tbody tr") == [f"any lesson {uses}", f"Open the <b>drawer</b> first. {uses}"]
-    assert reader.see("#suite tbody tr") == ["all 4 100 % 50 %", "navigation loop 3 100 % 33 % −2"]
+    uses = "8\t3\t50.0\u202f%\t6\t25.0\u202f%\t–"
+    assert reader.see("#lessons tbody tr") == [f"any lesson\t{uses}", f"Open the <b>drawer</b> first.\t{uses}"]
+    assert reader.see("#suite tbody tr") == [
+        "all\t4\t100\u202f%\t50\u202f%",
+        "navigation loop\t3\t100\u202f%\t33\u202f% −2",
+    ]
     assert "12.5" in rows[2] and "0.0 (all tasks alike)" in rows[2] and "0 : 0" in rows[2]
     assert not reader.ask("document.getElementById('comparison').checkVisibility()")
 
