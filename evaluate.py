@@ -415,14 +415,13 @@ def open_lessons(
 ) -> Lessons | None:
     """The lessons of ``--lessons``, or those that the run knew when it saved the checkpoint; None without any."""
     shown, source = env_split.config.lessons, options.lessons
-    if source is None:
-        if shown.show == "none" or not shown.evaluate or target.plays != STANDARD or options.single_step:
-            return None
-        if checkpoint is None:
-            raise ConfigError(f"lessons.show={shown.show} needs a failure library: name it with --lessons")
-        source = str(target.run)
-    elif target.plays != STANDARD or target.url or options.single_step:
+    local = target.plays == STANDARD and not target.url and not options.single_step
+    if source is None and not (local and shown.show != "none" and shown.evaluate):
+        return None
+    if not local:
         raise ConfigError("--lessons is for the episodes of a local policy with the standard prompts")
+    if source is None and checkpoint is None:
+        raise ConfigError(f"lessons.show={shown.show} needs a failure library: name it with --lessons")
     from roleagent.learners.lessons import read_lessons
     from roleagent.learners.run.checkpoints import Checkpoints
 
@@ -430,10 +429,14 @@ def open_lessons(
         return read_config(run).curriculum.library or run / "failures.db"
 
     name, until = "", None
-    if options.lessons is None and target.run is not None and checkpoint is not None:
-        until = Checkpoints.progress(checkpoint).step
-        if (identity := target.run / "identity").exists():
-            name = identity.read_text(encoding="utf-8")
+    if source is None and target.run is not None and checkpoint is not None:
+        source, progress = str(target.run), Checkpoints.progress(checkpoint)
+        if progress.stage == "warmstart":  # it knew no failures
+            return None
+        until = progress.step
+        if read_config(target.run).curriculum.library:  # of several runs
+            name = (target.run / "identity").read_text(encoding="utf-8")
+    assert source is not None
     with closing(open_source(source, library, name)) as opened:
         return read_lessons(opened, env_split, options.seed, "evaluation", until=until)
 
