@@ -423,6 +423,8 @@ def test_a_rehearsal_fills_every_cell_of_the_published_tables(tmp_path, monkeypa
         for row in rows:
             known = row[0] in item.published or item.shows == "seconds"
             empty = {name for name, cell in zip(header, row, strict=True) if cell == "–"} - {"published"}
+            if item.shows == "correlation":  # which an iteration of equal outcomes has not
+                empty -= {"correlation", "episodes", "mean score, won", "mean score, lost"}
             assert not empty or row[0] == "published", (item.title, row)
             assert "published" not in header or known == (row[header.index("published")] != "–")
 
