@@ -31,8 +31,8 @@ from roleagent.config import from_dict
 from roleagent.config.settings import DeepSpeedConfig
 from roleagent.curricula.alignment import Alignment
 from roleagent.curricula.simulators import StaticSimulator
-from roleagent.learners.genenv import training as simulators
 from roleagent.learners.engine.engine import Learner
+from roleagent.learners.genenv import training as simulators
 from roleagent.learners.genenv.training import SimulatorTraining, VisitingSimulator, learn, offloaded, warm_start
 from roleagent.random_streams import random_stream
 from roleagent.tasks.grammar import Refused, TaskSpec, grammar_of
