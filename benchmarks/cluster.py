@@ -17,7 +17,7 @@ import heapq
 import json
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from parts.gpu_memory import CARD, GIB, OVERHEAD, SIZES, Size
@@ -176,7 +176,8 @@ def run_hours(config: Config, gpus: int, seed: int) -> dict[str, float]:
     """Hours of a run with vLLM on so many GPUs: its iterations' parts, its evaluations, and ``total``."""
     size, method = SIZES[config.policy.path], method_of(config)
     rng = np.random.default_rng(seed)
-    states = (config.prompt.horizon or default_horizon(config.env.kwargs["max_steps"])) if config.wia else 0
+    env: Any = config.env  # one
+    states = (config.prompt.horizon or default_horizon(env.kwargs["max_steps"])) if config.wia else 0
     episodes = draw_episodes(config.rollout.num_groups * config.rollout.group_size, rng, states)
     parts = {"rollout": rollout_seconds(size, episodes, gpus, True), **learn_seconds(size, episodes, gpus)}
     if method.critic:
@@ -185,7 +186,7 @@ def run_hours(config: Config, gpus: int, seed: int) -> dict[str, float]:
         parts["analysis"] = 0.0
     train, write = config.train, parts.pop("checkpoint")
     parts = {name: train.iterations * seconds for name, seconds in parts.items()}
-    played = draw_episodes(config.env.eval_tasks, rng, states if config.rollout.eval_predictions else 0)
+    played = draw_episodes(env.eval_tasks, rng, states if config.rollout.eval_predictions else 0)
     parts["evaluation"] = (2 + train.iterations // train.evaluate_every) * rollout_seconds(size, played, gpus, True)
     parts["checkpoint"] = write * sum(parts.values()) / 900  # one every quarter of an hour
     return {name: seconds / 3600 for name, seconds in {**parts, "total": sum(parts.values())}.items()}
