@@ -79,13 +79,11 @@ from roleagent.agents.policies.protocol import NO_TEMPLATE, PolicyError
 from roleagent.agents.prompting.standard import ChatAgent
 from roleagent.config import Config, ConfigError, from_dict, load, to_dict
 from roleagent.config.effects import of_training
-from roleagent.curricula.cli.failures import open_source
-from roleagent.curricula.library import LibraryError
 from roleagent.envs.mixture import joined
 from roleagent.files import make_folder, write_whole
 from roleagent.imports import searched_first
 from roleagent.learners.run.display import Display
-from roleagent.learners.run.folder import CheckpointError, read_config
+from roleagent.learners.run.folder import CheckpointError, library_of, read_config
 from roleagent.reports.eval_display import report, run_comparison, so_far
 from roleagent.reports.tables import run_table
 from roleagent.slow_notice import waiting
@@ -101,7 +99,6 @@ PRETRAINED = (
     *("rollout.action_tokens=512", "rollout.eval_batch=16", "policy.context=8192"),
 )
 """How a pretrained model plays without --config."""
-_REFUSED = (ConfigError, CheckpointError, PolicyError, EndpointError, LibraryError, MissingPackage)
 
 
 @dataclass(frozen=True)
@@ -422,11 +419,10 @@ def open_lessons(
         raise ConfigError("--lessons is for the episodes of a local policy with the standard prompts")
     if source is None and checkpoint is None:
         raise ConfigError(f"lessons.show={shown.show} needs a failure library: name it with --lessons")
+    from roleagent.curricula.cli.failures import open_source  # here: others need no SQLAlchemy
+    from roleagent.curricula.library import LibraryError
     from roleagent.learners.lessons import read_lessons
     from roleagent.learners.run.checkpoints import Checkpoints
-
-    def library(run: Path) -> str | Path:
-        return read_config(run).curriculum.library or run / "failures.db"
 
     name, until = "", None
     if source is None and target.run is not None and checkpoint is not None:
@@ -434,11 +430,14 @@ def open_lessons(
         if progress.stage == "warmstart":  # it knew no failures
             return None
         until = progress.step
-        if read_config(target.run).curriculum.library:  # of several runs
+        if env_split.config.curriculum.library:  # of several runs
             name = (target.run / "identity").read_text(encoding="utf-8")
     assert source is not None
-    with closing(open_source(source, library, name)) as opened:
-        return read_lessons(opened, env_split, options.seed, "evaluation", until=until)
+    try:
+        with closing(open_source(source, library_of, name)) as opened:
+            return read_lessons(opened, env_split, options.seed, "evaluation", until=until)
+    except LibraryError as error:
+        raise ConfigError(str(error)) from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -451,7 +450,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(run_table(options), end="")
                 return 0
             result = {"": evaluate, "compare": run_comparison, "rescore": rescore}[options.verb](options)
-    except (*_REFUSED, ValueError, OSError) as error:
+    except (ConfigError, CheckpointError, PolicyError, EndpointError, MissingPackage, ValueError, OSError) as error:
         print(error if isinstance(error, MissingPackage) else f"{name}: {error}", file=sys.stderr)
         return 2
     except RuntimeError as error:

@@ -73,10 +73,9 @@ def _of_run(run: Run, split: EnvSplit, until: int, share: float, *moment: str | 
         return None
 
     def read() -> Lessons | None:
-        url: str | Path = config.curriculum.library or run.folder.path / "failures.db"
+        url, name = run.library
         if isinstance(url, Path) and not url.exists():
             return None  # nothing was trained yet
-        name = run.folder.identity if config.curriculum.library else ""
         with closing(FailureLibrary(url, name, read_only=True)) as library:
             return read_lessons(library, split, config.seed, *moment, share=share, until=until)
 

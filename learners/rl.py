@@ -136,10 +136,7 @@ def open_library(run: Run) -> FailureLibrary | None:
     config = run.config
     if not config.aiw or config.curriculum.analyst == "types":
         return None
-    if config.curriculum.library:
-        library = FailureLibrary(config.curriculum.library, run.folder.identity)
-    else:
-        library = FailureLibrary(run.folder.path / "failures.db")
+    library = FailureLibrary(*run.library)
     if run.resumed and run.progress.sampler is None:
         library.rollback(0)  # a run killed before its first checkpoint may have saved failures
     return library

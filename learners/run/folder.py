@@ -212,6 +212,15 @@ def _wrong_row(row: Any) -> str:
     return f"{shown(wrong[0])} must be a number" if wrong else ""
 
 
+def library_of(run: Path) -> str | Path:
+    """The failure library of a run folder: the configured one, or the run's own file, which may be missing.
+
+    Raises:
+        ConfigError: see :func:`read_config`.
+    """
+    return read_config(run).curriculum.library or run / "failures.db"
+
+
 def read_config(path: Path) -> Config:
     """The configuration that a run was started with.
 

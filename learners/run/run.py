@@ -261,6 +261,12 @@ class Run:
         """Shows progress within a step of the stage."""
         self.display.inner(name, done, total)
 
+    @property
+    def library(self) -> tuple[str | Path, str]:
+        """Where the failure library is, and the name under which a shared one knows this run; its own needs none."""
+        shared = self.config.curriculum.library
+        return (shared, self.folder.identity) if shared else (self.folder.path / "failures.db", "")
+
     def save(self, learner: Learner) -> None:
         """Writes a checkpoint of the policy and the progress.
 

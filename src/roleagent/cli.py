@@ -134,9 +134,9 @@ def failures(arguments: Sequence[str]) -> int:
     from roleagent.curricula.cli.failures import main
 
     def library(run: Path) -> str | Path:
-        from roleagent.learners.run.folder import read_config
+        from roleagent.learners.run.folder import library_of
 
-        return read_config(run).curriculum.library or run / "failures.db"
+        return library_of(run)
 
     return main(arguments, library)
 
