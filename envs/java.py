@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from gymnasium.error import DependencyNotInstalled
 
+from roleagent.env_card import DataStatus
 from roleagent.slow_notice import waiting
 
 HEAP = "512m"
@@ -54,6 +56,23 @@ def require_package(name: str, title: str, extra: str) -> Path:
     spec = find_spec(name)
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).parent
+
+
+def package_status(title: str, package: str, require: Callable[[], Any]) -> Iterator[DataStatus]:
+    """Whether a package that runs in Java can be played here.
+
+    Args:
+        title: of the simulator.
+        package: its name in the registry.
+        require: raises ``DependencyNotInstalled`` with the reason and, behind a colon, what to do.
+    """
+    try:
+        require()
+    except DependencyNotInstalled as error:
+        reason, _, advice = str(error).partition(": ")
+        yield DataStatus(title, "note", reason, advice)
+        return
+    yield DataStatus(title, "good", f"the package {package}, with {find_java()}")
 
 
 class JavaMachine:
