@@ -22,7 +22,7 @@ from roleagent.envs.searchqa.data.templates import relations_of
 from roleagent.envs.searchqa.data.world import HOPS
 from roleagent.envs.searchqa.data.written import BY_NAME, MOST_HOPS, WrittenQuestion, find_question, is_free
 from roleagent.envs.searchqa.expert import understand
-from roleagent.envs.searchqa.text import normalize
+from roleagent.envs.searchqa.text import contains, normalize
 from roleagent.tasks.free_form import FreeTaskGrammar, encode
 from roleagent.tasks.grammar import Refused, TaskGrammar, TaskSpec
 
@@ -169,11 +169,6 @@ class FreeQuestionGrammar(FreeTaskGrammar):
         if not any(contains(f"{one.title} {one.text}", answer) for one in found for answer in question.answers):
             raise Refused("unsolvable", "no passage holds the answer")
         super()._replay(spec, plan)
-
-
-def contains(text: str, answer: str) -> bool:
-    """Whether the words of an answer stand in a text, both in normal form."""
-    return f" {normalize(answer)} " in f" {normalize(text)} "
 
 
 def held_out_questions(archive: Archive) -> frozenset[str]:

@@ -33,6 +33,15 @@ def normalize(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
+def contains(text: str, answer: str) -> bool:
+    """Whether the words of an answer stand in a text, both in normal form.
+
+    >>> contains("They sang for the Beatles.", "The Beatles"), contains("a catalogue", "cat")
+    (True, False)
+    """
+    return f" {normalize(answer)} " in f" {normalize(text)} "
+
+
 def subject_words(text: str) -> frozenset[str]:
     """The content words of a text.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from roleagent.envs.searchqa.text import normalize
+from roleagent.envs.searchqa.text import contains, normalize
 from roleagent.envs.tools.judges import JUDGES, numbers
 from roleagent.envs.tools.tasks import ToolTask
 from roleagent.envs.tools.written import task_of
@@ -116,8 +116,8 @@ class ToolTaskGrammar(FreeTaskGrammar):
 
 def _stands_in(answer: str, texts: Sequence[str]) -> bool:
     """Whether an answer stands in one of the texts: its words in normal form, or its number."""
-    wanted, value = f" {normalize(answer)} ", numbers(answer)
-    return any(wanted in f" {normalize(text)} " or (len(value) == 1 and value[0] in numbers(text)) for text in texts)
+    value = numbers(answer)
+    return any(contains(text, answer) or (len(value) == 1 and value[0] in numbers(text)) for text in texts)
 
 
 def _calls_of(task: ToolTask) -> str:

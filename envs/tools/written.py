@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from roleagent.envs.tools.tasks import TaskError, ToolTask
@@ -17,7 +18,7 @@ def task_of(task_id: str, row: Mapping[str, Any]) -> ToolTask:
     """
     task = ToolTask.of({**row, "id": task_id})
     count = len(task.calls)
-    return ToolTask.of({**row, "id": task_id, "type": f"{count} call{'s' * (count != 1)}"})
+    return replace(task, type=f"{count} call{'s' * (count != 1)}")
 
 
 def written_task(task_id: str) -> ToolTask:
