@@ -1,11 +1,23 @@
 """A player that stands in for a model in the examples: it chooses one of the listed commands at random."""
 
+import argparse
 import json
 import random
 import re
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+def arguments(text):
+    """What a program evaluates, from its command line."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default="RoleAgent/Toy-v0", help="a Gymnasium id (default: %(default)s)")
+    parser.add_argument("--split", default="valid")
+    parser.add_argument("--url", help="of an OpenAI-compatible server; its key is in OPENAI_API_KEY")
+    parser.add_argument("--model", default="random")
+    parser.add_argument("--tasks", type=int, default=4)
+    return parser.parse_args()
 
 
 def reply(observation: str, dice: random.Random) -> str:

@@ -6,24 +6,17 @@ python examples/verifiers_eval.py --url http://127.0.0.1:8001/v1 --model Qwen/Qw
 
 # The trainer may be missing.
 # pyright: reportMissingImports=false
-import argparse
 import os
 from contextlib import nullcontext
 
-from random_player import endpoint
+from random_player import arguments, endpoint
 from verifiers.types import ClientConfig
 
 from roleagent.envs.adapters.verifiers import load_environment
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--env", default="RoleAgent/Toy-v0", help="a Gymnasium id (default: %(default)s)")
-    parser.add_argument("--split", default="valid")
-    parser.add_argument("--url", help="of an OpenAI-compatible server; its key is in OPENAI_API_KEY")
-    parser.add_argument("--model", default="random")
-    parser.add_argument("--tasks", type=int, default=4)
-    options = parser.parse_args()
+    options = arguments(__doc__)
     os.environ.setdefault("OPENAI_API_KEY", "none")
     env = load_environment(options.env, split=options.split, limit=options.tasks, horizon=None)
     with nullcontext(options.url) if options.url else endpoint() as url:

@@ -12,7 +12,7 @@ import os
 from contextlib import nullcontext
 
 import verifiers.v1 as vf
-from random_player import endpoint
+from random_player import arguments, endpoint
 
 from roleagent.envs.adapters.verifiers_v1 import TextEnv, TextEnvConfig
 
@@ -28,13 +28,7 @@ async def evaluate(options: argparse.Namespace, url: str) -> list[vf.Episode]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--env", default="RoleAgent/Toy-v0", help="a Gymnasium id (default: %(default)s)")
-    parser.add_argument("--split", default="valid")
-    parser.add_argument("--url", help="of an OpenAI-compatible server; its key is in OPENAI_API_KEY")
-    parser.add_argument("--model", default="random")
-    parser.add_argument("--tasks", type=int, default=4)
-    options = parser.parse_args()
+    options = arguments(__doc__)
     os.environ.setdefault("OPENAI_API_KEY", "none")
     with nullcontext(options.url) if options.url else endpoint() as url:
         episodes = asyncio.run(evaluate(options, url))
