@@ -165,8 +165,10 @@ class Rollout:
         task_type, goal = info.get("task_type", "").removeprefix(f"{self.name}/"), info.get("goal", "")
         near = self.lessons.nearest(self.env_id, task_id, task_type, goal, info.get("state") or observation)
         for lesson in islice(near, _TRIED * self.lessons.most):
+            if len(shown) == self.lessons.most:
+                break
             text = self.renderer.literal(note_of([*shown, lesson]))
-            if len(shown) < self.lessons.most and len(self.policy.encode(text)) <= self.lessons.tokens:
+            if len(self.policy.encode(text)) <= self.lessons.tokens:
                 shown.append(lesson)
         return tuple(shown)
 
