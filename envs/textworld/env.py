@@ -16,24 +16,18 @@ from roleagent.spaces import Unicode, check_render_mode, whole
 from roleagent.tasks.split import TaskSplit, TaskSplitEnv
 
 ENV_ID = "RoleAgent/TextWorld-v0"
+_SPLITS = ("train", "valid", "test")
 LONGEST = 1_000
 """Characters of a command; a longer one is unknown."""
 UNKNOWN = "That's not a verb I recognise."
 _WORDS = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ',.-]*")
+_WORD = re.compile(r"[a-z0-9]+")
+_KNOWN = 9  # letters of a word that the interpreter reads
 _OF_FILES = frozenset(
-    (
-        "save",
-        "restore",
-        "restart",
-        "quit",
-        "q",
-        "undo",
-        "script",
-        "unscript",
-        "transcript",
-        "recording",
-        "replay",
-        "verify",
+    word[:_KNOWN]
+    for word in (
+        *("save", "restore", "restart", "quit", "q", "undo"),
+        *("script", "unscript", "transcript", "recording", "replay", "verify"),
     )
 )
 _STATUS = re.compile(r"\n>[^\n]*(\n[^\n]*)?\s*\Z")  # the prompt of the interpreter, and its line of status
@@ -46,7 +40,8 @@ class TextWorldEnv(TaskSplitEnv):
     or lost, and is truncated after ``max_steps`` commands. A copy or pickle holds the commands and plays them again.
 
     Args:
-        games: a folder. Where it has a folder with the name of the split, that has the split's games; else it has all.
+        games: a folder. Its games belong to every split, or its folders ``train``, ``valid`` and ``test`` have those of
+            one each.
         split: ``"train"``, ``"valid"`` or ``"test"``.
         max_steps: steps until the episode is truncated, ≥ 1.
         render_mode: ``"ansi"`` renders the last observation.
@@ -93,7 +88,7 @@ class TextWorldEnv(TaskSplitEnv):
             raise gymnasium.error.ResetNeeded("the episode is over or has not begun: call reset() before step()")
         command = " ".join(whole(action).split()) if isinstance(action, str) else ""
         before, valid = self._state["score"], command in self._state["admissible_commands"]
-        if reaches_the_game(command):
+        if valid or reaches_the_game(command):
             self._state = self._live_game().step(command)[0]
             self._commands.append(command)
             self._text = cleaned(self._state["feedback"])
@@ -146,16 +141,16 @@ class TextWorldEnv(TaskSplitEnv):
         return self._game
 
     def _games(self, split: str) -> Path:
-        return self._folder / split if (self._folder / split).is_dir() else self._folder
+        return self._folder / split if any((self._folder / one).is_dir() for one in _SPLITS) else self._folder
 
     def _find_task_split(self, split: str) -> TaskSplit:
-        if split not in ("train", "valid", "test"):
-            raise ValueError(f"unknown split {split!r} of {ENV_ID}; there are train, valid, test")
+        if split not in _SPLITS:
+            raise ValueError(f"unknown split {split!r} of {ENV_ID}; there are {', '.join(_SPLITS)}")
         folder = self._games(split)
         files = (file for file in folder.rglob("*") if file.suffix in (".z8", ".ulx"))
         games = sorted(file.relative_to(folder).as_posix() for file in files if file.with_suffix(".json").exists())
         if not games:
-            raise ValueError(f"games={self._folder} has no game, a file .z8 or .ulx with its .json: tw-make makes one")
+            raise ValueError(f"games={folder} has no game, a file .z8 or .ulx with its .json: tw-make makes one")
         return TaskSplit(ENV_ID, split, tuple(games))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -193,10 +188,14 @@ class TextWorldEnv(TaskSplitEnv):
 def reaches_the_game(command: str) -> bool:
     """Whether a command is one of the game: a backslash commands the interpreter, and some words its files.
 
-    >>> reaches_the_game("take key"), reaches_the_game("\\\\save x"), reaches_the_game("SAVE")
-    (True, False, False)
+    Such a word may stand anywhere: ``.`` and ``then`` begin another command, and ``oops`` replaces a word.
+
+    >>> [reaches_the_game(command) for command in ("take key", "\\\\save x", "SAVE", "look.save x", "oops transcripts")]
+    [True, False, False, False, False]
     """
-    return len(command) <= LONGEST and bool(_WORDS.fullmatch(command)) and command.split()[0].lower() not in _OF_FILES
+    if len(command) > LONGEST or not _WORDS.fullmatch(command):
+        return False
+    return not any(word[:_KNOWN] in _OF_FILES for word in _WORD.findall(command.lower()))
 
 
 def cleaned(text: str) -> str:

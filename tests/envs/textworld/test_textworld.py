@@ -36,6 +36,15 @@ def test_a_folder_without_games_is_one_line(tmp_path):
         make_env(ENV_ID, {"games": str(tmp_path)})
 
 
+def test_a_folder_of_one_split_has_no_games_of_another(tmp_path):
+    """They would be the training games."""
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "a.z8").touch()
+    (tmp_path / "train" / "a.json").touch()
+    with pytest.raises(ConfigError, match="valid has no game"):
+        make_env(ENV_ID, {"games": str(tmp_path), "split": "valid"})
+
+
 def test_the_games_own_way_wins(games):
     env = TextWorldEnv(str(games), split="test")
     text, info = env.reset()
@@ -70,4 +79,5 @@ def test_odd_commands_cost_a_step_and_score_nothing(games):
         assert text and reward == 0 and not terminated and not info["valid_action"]
         if truncated:
             env.reset()
-    assert env.step("\0")[0] == UNKNOWN
+    for command in ("\0", "look.save x", "look, then save x", "oops save", "transcripts"):
+        assert env.step(command)[0] == UNKNOWN
