@@ -120,7 +120,8 @@ class Method:
         config: of the run.
 
     Attributes:
-        settings: the options that the method sets, below a file and the command line, as nested mappings.
+        settings: the options that the method sets, below a file and the command line, as nested mappings. Those of a
+            base class hold where a derived one sets nothing else.
         Options: the dataclass of the section ``options``, whose fields have defaults.
         compares_outcomes: whether groups whose episodes all have the same outcome teach nothing.
         compares_states: whether turns of the same state are compared.

@@ -20,6 +20,7 @@ import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -352,7 +353,7 @@ def from_dict(tree: Mapping[str, Any], imports: bool = True) -> Config:
         raise ConfigError(f"a configuration holds keys and values, not a {type(tree).__name__}")
     name = tree.get("method", Config.method)
     method = method_class(name) if imports or name in METHODS else None
-    tree = merged(method.settings if method else {}, tree)
+    tree = merged(_settings(method) if method else {}, tree)
     section = tree.get("env")
     if isinstance(section, Mapping):
         tree["env"] = _with_splits(section)
@@ -363,6 +364,11 @@ def from_dict(tree: Mapping[str, Any], imports: bool = True) -> Config:
     own = tree.pop("options", {})
     config = validated(Config, tree, WORDS)
     return dataclasses.replace(config, options=validated(method.Options, own, WORDS, "options") if method else own)
+
+
+def _settings(method: type) -> Mapping[str, Any]:
+    """What a method sets: its own settings over those of its base classes."""
+    return reduce(merged, (vars(one).get("settings", {}) for one in reversed(method.__mro__)))
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -424,8 +430,9 @@ def method_class(name: Any) -> Any:
             f"method={name} is no method: derive a class from roleagent.learners.method.Method (docs/write_a_method.md)"
         )
     own: Any = found
-    if not isinstance(own.settings, Mapping):
-        raise ConfigError(f"method={name}: settings must be a mapping of sections, not {shown(own.settings)}")
+    for settings in (vars(one).get("settings", {}) for one in own.__mro__):
+        if not isinstance(settings, Mapping):
+            raise ConfigError(f"method={name}: settings must be a mapping of sections, not {shown(settings)}")
     if not dataclasses.is_dataclass(own.Options):
         raise ConfigError(f"method={name}: Options must be a dataclass")
     for option in dataclasses.fields(own.Options):
