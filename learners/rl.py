@@ -7,6 +7,7 @@ steps is in ``train.py``.
 from __future__ import annotations
 
 import math
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -57,6 +58,8 @@ from roleagent.slow_notice import waiting
 from roleagent.timer import ROLLOUT, Timer
 from roleagent.types import ACTION, CONTEXT, Analyst, Group, Request, Sampler, Segment
 
+_NAME = re.compile(r"[A-Za-z0-9_]+")
+_TAKEN = ("policy", "adapter", "learner", "critic", "state")  # folders of a checkpoint
 _PROBES = 8  # replies that show whether the sampler has the learner's weights
 
 
@@ -77,6 +80,12 @@ def open_learner(run: Run, split: EnvSplit, policy: HFPolicy, actor: Policy) -> 
     learner.critic = critic
     learner.teacher = open_teacher(run.config, split, policy, run.stream)
     run.method.setup(run, split, learner, actor)
+    for name in learner.beside:
+        if not _NAME.fullmatch(name) or name in _TAKEN:
+            raise ConfigError(
+                f"method={run.config.method}: a model in learner.beside is saved in a folder of its name, and {name!r} "
+                f"cannot be that: take letters, digits and _, and none of {', '.join(_TAKEN)}"
+            )
     run.restore(learner)
     if (state := run.progress.method.get(run.config.method)) is not None:
         run.method.load_state_dict(state)

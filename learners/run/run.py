@@ -274,7 +274,8 @@ class Run:
             ConfigError: the state of the method is nothing that JSON holds.
         """
         self.progress.seconds, self.progress.version = self.seconds, learner.policy.version
-        state = {} if self.progress.stage == "warmstart" else self.method.state_dict()  # which needs its setup
+        begun = self.progress.stage != "warmstart" and self.progress.step  # before, nothing is set up
+        state = self.method.state_dict() if begun else {}
         try:
             json.dumps(state)
         except (TypeError, ValueError) as error:

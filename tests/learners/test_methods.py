@@ -37,7 +37,8 @@ train = load("train")
 
 OWN = """
 from dataclasses import dataclass
-from roleagent.learners.method import Method
+from roleagent.learners.genenv.method import GenEnv
+from roleagent.learners.method import DAPO, GRPO, Method
 
 
 class BestOf(Method):
@@ -63,7 +64,9 @@ def loss(tokens, options):
 class Baseline(Method):
     settings = {"loss": {"kl": 0.0}}
     compares_outcomes = False
-    total, count = 0.0, 0
+
+    def setup(self, run, split, learner, actor):
+        self.total, self.count = 0.0, 0
 
     def advantages(self, group):
         mean = self.total / max(1, self.count)
@@ -86,6 +89,15 @@ class Baseline(Method):
 class Unkeepable(Baseline):
     def state_dict(self):
         return {"rewards": self.estimator}
+
+
+class Mixed(GenEnv, DAPO):
+    settings = {"loss": {"clip_high": 0.3}}
+
+
+class Crowded(GRPO):
+    def setup(self, run, split, learner, actor):
+        learner.beside["policy"] = learner
 
 
 class Unfinished(Method):
@@ -208,6 +220,18 @@ def test_a_users_method_resumes_with_its_state(arguments, own, tmp_path, capsys)
     assert all(torch.equal(once[name], again[name]) for name in once)
     assert train.main([*options, "method=own_methods:Unkeepable", f"run_dir={tmp_path}/other"]) == 2
     assert "the state_dict of method=own_methods:Unkeepable must hold numbers" in capsys.readouterr().err
+
+
+def test_a_model_beside_the_policy_has_a_name_of_its_own(arguments, own, tmp_path, capsys):
+    assert train.main([*arguments, "method=own_methods:Crowded", f"run_dir={tmp_path}/run"]) == 2
+    assert "and 'policy' cannot be that: take letters" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_method_has_the_settings_of_its_base_classes(own):
+    """GenEnv has settings, and would have hidden those of the method that it is mixed with."""
+    config = load_config(overrides=["method=own_methods:Mixed", "loss.clip_low=0.1"])
+    assert config.genenv and config.loss.aggregation == "token" and config.rollout.dynamic_sampling_rounds == 2
+    assert (config.loss.clip_low, config.loss.clip_high) == (0.1, 0.3)
 
 
 @pytest.mark.parametrize(
