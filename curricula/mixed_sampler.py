@@ -9,7 +9,6 @@ from typing import Any
 from numpy.random import Generator
 
 from roleagent.curricula.failure_sampler import CurriculumSampler
-from roleagent.curricula.generated_sampler import GeneratedSampler
 from roleagent.tasks.grammar import REFUSALS
 from roleagent.types import Group, Reflection, Sampler, Task
 
@@ -68,31 +67,6 @@ class MixedSampler:
             start = f"{name}/"
             places = [number for number, group in enumerate(groups) if group.task.task_id.startswith(start)]
             yield sampler, places, [_without(start, groups[number]) for number in places]
-
-    def probe(self, count: int, rng: Generator) -> dict[str, list[str]]:
-        """``count`` tasks of each environment's simulator, as it was at first, ``initial``, and ``present``."""
-        found: dict[str, list[str]] = {"initial": [], "present": []}
-        for name, sampler in self.samplers.items():
-            if isinstance(sampler, GeneratedSampler):
-                for when, task_ids in sampler.probe(count, rng).items():
-                    found[when] += [f"{name}/{task_id}" for task_id in task_ids]
-        return found
-
-    def costs(self) -> dict[str, float]:
-        """What the simulators have cost since they were last asked."""
-        found: dict[str, float] = {}
-        for sampler in self.samplers.values():
-            for name, cost in sampler.costs().items() if isinstance(sampler, GeneratedSampler) else ():
-                found[name] = found.get(name, 0.0) + cost
-        return found
-
-    def take_events(self) -> list[dict[str, Any]]:
-        """What happened to each written task since the last call."""
-        events = []
-        for name, sampler in self.samplers.items():
-            for event in sampler.take_events() if isinstance(sampler, GeneratedSampler) else ():
-                events.append({**event, **({"task_id": f"{name}/{event['task_id']}"} if "task_id" in event else {})})
-        return events
 
     def metrics(self) -> dict[str, float]:
         """The metrics of each sampler as ``metric/name``; of all of them the sum of counts, and of others the mean."""

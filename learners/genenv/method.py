@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from roleagent.agents.builders import EnvSplit, endpoint_simulator, open_simulator, simulator_class
 from roleagent.agents.rollout import RolloutStats
-from roleagent.config import ConfigError
+from roleagent.config import Config, ConfigError
 from roleagent.config.settings import EnvMemberConfig
 from roleagent.curricula.alignment import Alignment
 from roleagent.curricula.generated_sampler import GeneratedSampler
 from roleagent.curricula.metrics import alignment_metrics, played
-from roleagent.curricula.mixed_sampler import MixedSampler
 from roleagent.curricula.task_writer import VARIATION_SHARE
 from roleagent.learners.method import Iteration, Method
 from roleagent.slow_notice import waiting
@@ -36,10 +36,15 @@ class GenEnv(Method):
 
     Attributes:
         simulator: with its learner, if it is a language model of the run.
+        writers: the samplers that write tasks, by the name of their environment; on the first rank.
     """
 
     settings: ClassVar[Mapping[str, Any]] = {"genenv": True}
     simulator: SimulatorTraining | None = None
+
+    def __init__(self, config: Config):
+        super().__init__(config)
+        self.writers: dict[str, GeneratedSampler] = {}
 
     def check(self) -> None:
         from roleagent.learners.engine.engine import zero_stage
@@ -98,7 +103,8 @@ class GenEnv(Method):
             simulator = open_simulator(run.config, grammar, len(split.task_split), stream("task writer"))
         else:
             simulator = self.simulator.simulator
-        return GeneratedSampler(
+        name = env.name if isinstance(env, EnvMemberConfig) else ""
+        self.writers[name] = GeneratedSampler(
             base,
             grammar,
             simulator,
@@ -112,6 +118,7 @@ class GenEnv(Method):
             credit=options.credit,
             shuffle_rewards=run.config.train.shuffle == "success_rates",
         )
+        return self.writers[name]
 
     def alignment(self) -> Alignment:
         """The reward of the simulator, the band and the weights, as configured."""
@@ -123,12 +130,20 @@ class GenEnv(Method):
         from roleagent.learners.genenv.training import update_simulator
 
         metrics = dict(super().after(iteration) or {})
-        run, sampler = iteration.run, iteration.sampler.sampler
-        if isinstance(sampler, GeneratedSampler | MixedSampler):  # on the first rank
-            run.folder.tasks(run.iteration, sampler.take_events())
+        run = iteration.run
+        if run.ranks.first:
+            run.folder.tasks(run.iteration, self._events())
         if self.simulator is not None:
             metrics |= update_simulator(run, self.simulator, iteration.learner, iteration.actor)
         return metrics | self.probe(iteration)
+
+    def _events(self) -> list[dict[str, Any]]:
+        """What happened to each written task since the last call."""
+        events = [(name, event) for name, writer in self.writers.items() for event in writer.take_events()]
+        return [
+            event | {"task_id": _named(name, event["task_id"])} if "task_id" in event else event
+            for name, event in events
+        ]
 
     def probe(self, iteration: Iteration) -> dict[str, float]:
         """Plays tasks of the initial and of the present simulator with the same weights; every rank must call it.
@@ -148,10 +163,12 @@ class GenEnv(Method):
             return {}
 
         def write() -> tuple[dict[str, list[str]], Mapping[str, float]]:
-            sampler = iteration.sampler.sampler
-            assert isinstance(sampler, GeneratedSampler | MixedSampler)
-            tasks = sampler.probe(config.simulator.probe, run.stream("probe tasks", run.iteration))
-            return tasks, sampler.costs()  # which are not the next iteration's
+            rng, tasks, costs = run.stream("probe tasks", run.iteration), {}, Counter[str]()
+            for name, writer in self.writers.items():
+                for when, task_ids in writer.probe(config.simulator.probe, rng).items():
+                    tasks.setdefault(when, []).extend(_named(name, task_id) for task_id in task_ids)
+                costs.update(writer.costs())  # which are not the next iteration's
+            return tasks, costs
 
         stats, watch = rollout.stats, rollout.watch
         with run.timer("probe"):
@@ -167,6 +184,11 @@ class GenEnv(Method):
                 metrics |= {f"genenv_probe_{name}_{metric}": value for metric, value in of_tasks.items()}
             rollout.stats, rollout.watch = stats, watch
         return metrics
+
+
+def _named(environment: str, task_id: str) -> str:
+    """The id of a task in a run, where one of several environments goes before it."""
+    return f"{environment}/{task_id}" if environment else task_id
 
 
 __all__ = ["GenEnv"]

@@ -138,6 +138,19 @@ class InOrder(GRPO):
 class Harder(GenEnv, InOrder):
     def alignment(self):
         return Alignment(alpha=1 / 3)
+
+
+class Around:
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+class Wrapped(GenEnv, GRPO):
+    def sampler(self, run, split, chosen):
+        return Around(super().sampler(run, split, chosen))
 """
 
 
@@ -158,6 +171,18 @@ def test_a_users_method_chooses_the_base_tasks_and_may_change_the_reward(options
     assert sampler.alignment.alpha == alpha
     listed = [task_id for task_id in tasks if task_id in split.task_split.task_ids]
     assert 10 <= len(listed) < 40 and set(listed) == {split.task_split.task_ids[0]}
+
+
+@pytest.mark.slow
+def test_a_sampler_around_the_written_tasks_hides_neither_their_log_nor_the_probe(tmp_path, monkeypatch):
+    (tmp_path / "own_genenv.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    config, folder = tmp_path / "genenv.yaml", tmp_path / "run"
+    config.write_text(yaml.safe_dump({**GENENV, "method": "own_genenv:Wrapped"}))
+    options = ("train.iterations=1", "train.evaluate_every=1", "warmstart.epochs=1")
+    assert train.main(["--config", str(config), f"run_dir={folder}", *options]) == 0
+    assert {line["event"] for line in events(folder, 1)} == {"written", "fresh"}
+    assert "genenv_probe_initial_success" in trained(folder)[0]
 
 
 @pytest.mark.slow
