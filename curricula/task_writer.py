@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-from roleagent.curricula.simulators import StaticSimulator
+from roleagent.curricula.simulators import BaseSimulator, StaticSimulator
 from roleagent.tasks.grammar import REFUSALS, Refused, TaskGrammar, TaskSpec
 from roleagent.tasks.simulator import Simulator, Situation
 
@@ -74,6 +74,8 @@ class TaskWriter:
     ):
         self.grammar, self.simulator = grammar, simulator
         self.attempts, self.novelty, self.variation_share = attempts, novelty, variation_share
+        drawn = type(simulator) is BaseSimulator or (isinstance(simulator, StaticSimulator) and not simulator.author)
+        self._draws_listed = drawn  # so that its tasks are as the split's, in free form the same
         self.counters: Counter[str] = Counter()
         self.events: list[dict[str, Any]] = []
         self.passed: dict[str, tuple[int, int]] = {}
@@ -160,7 +162,7 @@ class TaskWriter:
             task_id = self.grammar.task_id(spec)
             event |= {"task_id": task_id, "plan": len(verdict.plan)}
             again = self.novelty and not self.grammar.seed_draws_goal and spec.values in self.accepted
-            known = task_id in taken or again
+            known = task_id in taken or again or (self.grammar.is_listed(spec) and not self._draws_listed)
             if known and verdict.reason in ("", "held_out"):
                 raise Refused("duplicate")
             if not verdict.accepted:

@@ -262,7 +262,7 @@ class Quality:
     Attributes:
         accepted: share of the proposals that are accepted.
         distance: largest distance (total variation) of a field's marginal from the base distribution's, less what as
-            many base tasks have by chance.
+            many base tasks have by chance; 0 in free form.
     """
 
     accepted: float
@@ -347,12 +347,13 @@ def quality(simulator: ModelSimulator, base: Generator, rng: Generator) -> Quali
             accepted += grammar.check(grammar.complete(values, rng)).accepted
     if not found:
         return Quality(0.0, 1.0)
+    fields = range(len(grammar.fields)) if grammar.varies else ()  # a text of its own has no frequency
     excess = [
         _distance([row[place] for row in found], own := [row[place] for row in drawn])
         - float(np.mean([_distance(own[start : start + len(found)], own) for start in range(0, _BASE, SAMPLED)]))
-        for place in range(len(grammar.fields))
+        for place in fields
     ]
-    return Quality(accepted / SAMPLED, max(0.0, *excess))
+    return Quality(accepted / SAMPLED, max([0.0, *excess]))
 
 
 def _distance(some: Sequence[str], others: Sequence[str]) -> float:

@@ -1,5 +1,6 @@
 """Tasks in a writer's own words: what is checked, what is run, and what no line can do."""
 
+import itertools
 import json
 import random
 
@@ -9,7 +10,10 @@ import pytest
 
 from roleagent.agents.task_simulator import simulator_prompt
 from roleagent.cli import main as roleagent
+from roleagent.curricula.simulators import BaseSimulator
+from roleagent.curricula.task_writer import TaskWriter
 from roleagent.envs.searchqa.data.world import generate, write_world
+from roleagent.learners.genenv.training import quality
 from roleagent.tasks.grammar import REFUSALS, Refused, grammar_of
 from roleagent.tasks.simulator import Situation
 
@@ -115,6 +119,36 @@ def test_every_listed_task_can_be_written_and_no_line_raises(name, request):
         reasons.add(reason := reason_of(grammar, line))
         assert reason in ("", *REFUSALS)
     assert {"syntax", "vocabulary"} <= reasons
+
+
+class Lines:
+    """Writes given lines in turn."""
+
+    def __init__(self, grammar, lines):
+        self.grammar, self.lines = grammar, itertools.cycle(lines)
+
+    def propose(self, situations, n, rng):
+        return [[next(self.lines) for _ in range(n)] for _ in situations]
+
+
+def test_new_tasks_are_good_and_copies_of_listed_ones_are_none(tools):
+    """Whole lines were compared once: a writer of copies alone was good."""
+    new = [json.dumps(calculated(f"{number} + 8", number + 8)) for number in range(100, 400)]
+    found = quality(Lines(tools, new), np.random.default_rng(0), np.random.default_rng(1))
+    assert found.good and found.distance == 0.0
+    copies = [tools.write(tools.base(np.random.default_rng(seed))) for seed in range(3)]
+    writer = TaskWriter(tools, Lines(tools, copies), attempts=1)
+    assert writer.write([Situation({})], [3], [False], 1, np.random.default_rng(0)) == []
+    assert writer.counters["refused_duplicate"] == 3
+    assert len(
+        TaskWriter(tools, BaseSimulator(tools)).write([Situation({})], [3], [False], 1, np.random.default_rng(0))
+    )
+
+
+def test_a_line_is_no_deeper_than_what_copies_and_has_no_infinite_number(tools):
+    deep = json.dumps(calculated("7 + 8", [{"calculate": {"expression": ["X"]}}], judge="calls"))
+    assert reason_of(tools, deep.replace('"X"', "[" * 900 + "]" * 900)) == "syntax"
+    assert reason_of(tools, json.dumps(calculated("7 + 8", 15)).replace("15", "1e999")) == "syntax"
 
 
 def test_a_writer_reads_what_the_tools_are_and_how_a_task_is_written(tools):

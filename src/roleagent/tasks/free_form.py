@@ -11,6 +11,7 @@ import json
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +20,7 @@ from numpy.random import Generator
 from roleagent.tasks.grammar import MAX_LINE, Refused, TaskForm, TaskGrammar, TaskSpec
 
 _PREFIX = "written/"
+_DEEPEST = 32  # levels of a task
 _SAMPLES = 1000  # listed tasks that are looked at for one whose solution is known
 _TASK_ID = re.compile(_PREFIX + r"[A-Za-z0-9_-]+")
 
@@ -46,23 +48,31 @@ def decode(task_id: str) -> dict[str, Any] | None:
 
 def canonical(row: Mapping[str, Any]) -> str:
     """A task as one line of JSON, with its keys in order."""
-    return json.dumps(row, ensure_ascii=False, sort_keys=True)
+    return json.dumps(row, ensure_ascii=False, sort_keys=True, allow_nan=False)
 
 
 def read_object(text: str) -> dict[str, Any]:
     """Reads a JSON object.
 
     Raises:
-        ValueError: it is none, or holds NaN, an infinity, or what no UTF-8 text can hold.
+        ValueError: it is none, is nested too deeply, or holds NaN, an infinity, or what no UTF-8 text can hold.
     """
     try:
         row = json.loads(text, parse_constant=_no_constant)
+        if _deeper(row, _DEEPEST):
+            raise ValueError("nested too deeply")
         canonical(row).encode()
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(row, dict):
         raise ValueError("no object")
     return row
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether an object has more levels; ids are copied and compared by functions that call themselves."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return not levels or any(_deeper(one, levels - 1) for one in inner)
 
 
 def _no_constant(name: str) -> Any:
@@ -112,6 +122,13 @@ class FreeTaskGrammar(TaskGrammar):
         Raises:
             Refused: ``vocabulary``.
         """
+
+    def is_listed(self, spec: TaskSpec) -> bool:
+        return spec.values[0] in self._lines
+
+    @cached_property
+    def _lines(self) -> frozenset[str]:
+        return frozenset(spec.values[0] for task_id in self._ids if (spec := self._listed(task_id)) is not None)
 
     def row(self, spec: TaskSpec) -> dict[str, Any]:
         """The task as an object."""

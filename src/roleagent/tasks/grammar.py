@@ -139,6 +139,10 @@ class TaskGrammar(ABC):
     def held_out_contents(self) -> frozenset[str]:
         """The :meth:`content` of every task of the evaluation splits."""
 
+    def is_listed(self, spec: TaskSpec) -> bool:
+        """Whether it is a task of the split, word by word: nothing that a writer has written."""
+        return False
+
     def solve(self, spec: TaskSpec) -> Sequence[str]:
         """Commands that win the task: the environment's walkthrough. :meth:`check` plays them.
 
