@@ -19,7 +19,7 @@ from roleagent.experiments import figures, report
 from roleagent.experiments.figures import ArmRuns
 from roleagent.experiments.plan import Branch, Evaluation, Plan, find_plan, shipped
 from roleagent.experiments.runner import Experiment, main
-from roleagent.experiments.runs import Run, costs_of
+from roleagent.experiments.runs import Run, costs_of, gpus_of_runs
 from roleagent.tasks.split import wilson
 
 PLAN = {
@@ -162,6 +162,26 @@ def test_a_report_reads_the_options_that_the_runs_had(written, tmp_path):
         (folder / "config.yaml").write_text(yaml.safe_dump(to_dict(config)))
     assert report.options_of_runs(plan, tmp_path) == given
     assert report.options_of_runs(earlier, tmp_path) == []
+
+
+def test_runs_at_a_time_have_gpus_of_their_own(tmp_path, monkeypatch):
+    for count, visible, runs, processes, found in (
+        (0, None, 2, 1, [None, None]),
+        (4, None, 2, 2, ["0,1", "2,3"]),
+        (2, "5,7", 3, 1, ["5", "7", "5"]),
+    ):
+        monkeypatch.setattr("torch.cuda.device_count", lambda count=count: count)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert gpus_of_runs(runs, processes) == found
+    with pytest.raises(ConfigError, match="3 runs at a time, of 2 processes each, need 6 GPUs, and there are 2"):
+        gpus_of_runs(3, 2)
+    one = Run(tmp_path / "run", "configs/toy.yaml", [])
+    one.gpus = "5,7"
+    seen = tmp_path / "seen"
+    assert one.carry_out(["sh", "-c", f"echo $CUDA_VISIBLE_DEVICES > {seen}"]) == 0
+    assert seen.read_text() == "5,7\n"
 
 
 def test_runs_come_seed_by_seed(written):

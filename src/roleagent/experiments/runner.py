@@ -23,11 +23,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
 from roleagent.commands import Parser, add_json, complain, natural, out_folder, print_result, whole
 from roleagent.experiments.plan import Job, Plan, find_plan, shipped
-from roleagent.experiments.runs import Run, begun_at, iterations_of, minutes_of
+from roleagent.experiments.runs import Run, begun_at, gpus_of_runs, iterations_of, minutes_of
 from roleagent.learners.run.folder import read_config
 from roleagent.options import ConfigError
 from roleagent.program import TRAIN, require
@@ -63,6 +64,9 @@ class Experiment:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         errors: list[str] = []
+        gpus = SimpleQueue[str | None]()
+        for own in gpus_of_runs(self.side_by_side, self._processes):
+            gpus.put(own)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         progress = Progress(*columns, console=Console(highlight=False, markup=False))
         current = Current(progress)
@@ -71,9 +75,10 @@ class Experiment:
             def finish(name: str, open_run: Callable[[], Run], bar: Any) -> None:
                 if self._stopped:
                     return
-                began = time.monotonic()
+                began, own = time.monotonic(), gpus.get()
                 try:
                     run = open_run()
+                    run.gpus = own
                     with current.running(name, run.log):
                         run.finish(self._processes)
                         found = [
@@ -83,6 +88,8 @@ class Experiment:
                 except (ConfigError, OSError, ValueError) as error:
                     line = f"{name}: {error}"
                     errors.append(line)
+                finally:
+                    gpus.put(own)
                 progress.console.print(line, soft_wrap=True)
                 progress.console.print(f"left: {self.estimate()}", soft_wrap=True)
                 progress.advance(bar)

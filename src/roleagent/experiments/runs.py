@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from itertools import cycle, islice
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -42,10 +43,14 @@ class Run:
         file: its configuration file.
         overrides: its options, ``key=value``.
         quiet: whether its output goes into a file beside its folder.
+
+    Attributes:
+        gpus: ``CUDA_VISIBLE_DEVICES`` of its processes; None: as here.
     """
 
     def __init__(self, folder: Path, file: str | Path, overrides: Sequence[str], quiet: bool = False):
         self.folder, self.file, self.quiet = folder, file, quiet
+        self.gpus: str | None = None
         self.log = folder.with_name(f"{folder.name}.log")
         self.overrides = tuple(overrides)
         self._options = (*KEPT, *overrides, f"run_dir={folder}")
@@ -88,10 +93,10 @@ class Run:
     def carry_out(self, command: Sequence[str]) -> int:
         """Runs a program on the run folder and records its cost; returns the exit status."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        started = time.monotonic()
+        started, visible = time.monotonic(), {} if self.gpus is None else {"CUDA_VISIBLE_DEVICES": self.gpus}
         with self.log.open("a") if self.quiet else contextlib.nullcontext() as stream:
             print("$", " ".join(command), file=stream, flush=True)
-            process = subprocess.Popen(command, stdout=stream, stderr=stream)
+            process = subprocess.Popen(command, stdout=stream, stderr=stream, env=os.environ | visible)
             while True:
                 try:
                     _, status, usage = os.wait4(process.pid, 0)
@@ -112,7 +117,9 @@ class Run:
         context.set_forkserver_preload(list(_LOADED))
         arguments = [*arguments, "--agent", str(self.folder)]
         log = self.log if self.quiet else None
-        process = context.Process(target=_evaluate, args=(arguments, log, _costs_file(self.folder), time.time()))
+        process = context.Process(
+            target=_evaluate, args=(arguments, log, _costs_file(self.folder), time.time(), self.gpus)
+        )
         with _STARTS:
             process.start()
         wait([process.sentinel])
@@ -174,8 +181,10 @@ def _plays_by(config: Config) -> tuple[Any, ...]:
     return config.seed, config.env, config.policy, config.prompt, config.rollout, predicts
 
 
-def _evaluate(arguments: Sequence[str], log: Path | None, costs: Path, began: float) -> None:
+def _evaluate(arguments: Sequence[str], log: Path | None, costs: Path, began: float, gpus: str | None) -> None:
     """The forked process; ``began`` by the clock of the system."""
+    if gpus is not None:  # before anything asks for a GPU
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus
     with log.open("a") if log else contextlib.nullcontext() as stream:
         if stream is not None:
             os.dup2(stream.fileno(), 1)
@@ -186,6 +195,30 @@ def _evaluate(arguments: Sequence[str], log: Path | None, costs: Path, began: fl
         runpy.run_module("roleagent.programs.evaluate", run_name="__main__")  # as the command does
     finally:
         _add_cost(costs, time.time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def gpus_of_runs(runs: int, processes: int) -> list[str | None]:
+    """``CUDA_VISIBLE_DEVICES`` of each of several runs at a time: one GPU per process; None where there is none.
+
+    Runs of one process share GPUs if they are more.
+
+    Raises:
+        ConfigError: they are too few for runs of several processes.
+    """
+    import torch  # here: a plan is shown without the extras
+
+    count = torch.cuda.device_count()
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    names = names[:count] if len(names) >= count else [*map(str, range(count))]
+    if not count:
+        return [None] * runs
+    own = [",".join(names[first : first + processes]) for first in range(0, count - processes + 1, processes)]
+    if processes > 1 and len(own) < runs:
+        raise ConfigError(
+            f"{runs} runs at a time, of {processes} processes each, need {runs * processes} GPUs, and there are "
+            f"{count}: set --jobs or --processes"
+        )
+    return [*islice(cycle(own), runs)]
 
 
 def iterations_of(folder: Path, own: bool = False) -> list[dict[str, Any]]:
