@@ -55,8 +55,9 @@ def forked(config: Config, options: Sequence[str]) -> Config:
         )
     if after.critic and not before.critic:
         raise ConfigError(f"method={found.method} needs a critic, and a checkpoint of method={config.method} has none")
-    if found.aiw and found.curriculum.analyst == "frozen" and not config.aiw:
-        raise ConfigError("curriculum.analyst=frozen keeps the choices of a checkpoint, and this run has aiw=off")
+    chose = "aiw=off" if not config.aiw else f"curriculum.analyst={config.curriculum.analyst}"
+    if found.aiw and found.curriculum.analyst == "frozen" and chose in ("aiw=off", "curriculum.analyst=types"):
+        raise ConfigError(f"curriculum.analyst=frozen keeps a library's choices, and this run, with {chose}, has none")
     if config.curriculum.library and config.aiw:
         raise ConfigError(
             "curriculum.library names a library beside the run, whose later failures a fork cannot take back: fork a "

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 from programs import load, run
@@ -96,6 +97,13 @@ def test_a_mistake_in_the_command_is_one_line(finished, capsys, words, seen):
     assert roleagent(["fork", str(finished[0]), *words]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert seen in line
+
+
+def test_a_curriculum_by_types_has_no_choices_to_freeze(finished):
+    config = read_config(finished[0])
+    by_types = replace(config, curriculum=replace(config.curriculum, analyst="types"))
+    with pytest.raises(ConfigError, match=r"with curriculum\.analyst=types, has none"):
+        forked(by_types, ["curriculum.analyst=frozen"])
 
 
 def test_another_method_brings_its_settings(finished):
