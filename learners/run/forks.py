@@ -57,7 +57,7 @@ def forked(config: Config, options: Sequence[str]) -> Config:
         raise ConfigError(f"method={found.method} needs a critic, and a checkpoint of method={config.method} has none")
     chose = "aiw=off" if not config.aiw else f"curriculum.analyst={config.curriculum.analyst}"
     if found.aiw and found.curriculum.analyst == "frozen" and chose in ("aiw=off", "curriculum.analyst=types"):
-        raise ConfigError(f"curriculum.analyst=frozen keeps a library's choices, and this run, with {chose}, has none")
+        raise ConfigError(f"curriculum.analyst=frozen keeps the choices of a checkpoint, and this run has {chose}")
     if config.curriculum.library and config.aiw:
         raise ConfigError(
             "curriculum.library names a library beside the run, whose later failures a fork cannot take back: fork a "
