@@ -21,12 +21,14 @@ READ = {
     "forks": "minutes of training for each arm",
     "genenv": "hours of training",
     "not_learning": "a run with problems ends with status 1: tests/reports/doctor has recorded ones",
+    "paper_tables": "days of training on GPUs",
     "pretrained": "real models: tests/core/test_real_models.py walks its roads",
     "results": "hours of training",
     "scaling": "several GPUs",
     "several_environments": "minutes of training",
     "train_your_agent": "minutes of training",
     "vllm": "a GPU, or an environment of its own (.ci/vllm)",
+    "write_a_method": "its programs and its run end in files, and in figures of the machine",
 }
 """Pages that show no end, with the reason."""
 SHOWN = [page for page in PAGES if {"python", "bash"} & {block.kind for block in blocks_of(page)}]
