@@ -1,4 +1,4 @@
-"""Train an agent. The default: a small policy on generated ALFWorld games, on two cores, in about eight minutes.
+"""Train an agent. The default: a small policy on generated ALFWorld games, on two cores, in about ten minutes.
 
 Any option of the configuration can be given as key=value; --show-config prints all options with their values.
 
