@@ -7,6 +7,7 @@ No torch is imported here.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -20,9 +21,11 @@ import yaml
 
 from roleagent.config import Config, ConfigError, from_dict, method_class, overridden, to_dict
 from roleagent.config.effects import without_effect
-from roleagent.files import damage, make_whole
+from roleagent.files import CHECKSUMS, damage, make_whole, replace_checked, write_checksums
+from roleagent.learners.method import method_of
 from roleagent.learners.run.folder import AFTER_WARM_START, FORKED, RunFolder, may_fork, read_config
 from roleagent.options import differing
+from roleagent.random_streams import random_stream
 
 # Links: nothing writes into these files, they are replaced whole.
 _LINKED = (
@@ -43,7 +46,7 @@ def forked(config: Config, options: Sequence[str]) -> Config:
     Raises:
         ConfigError: an option that cannot change in a run, or has no effect there.
     """
-    found = overridden(to_dict(config), [*_settings(config, options), *options])
+    found = overridden(_with_settings(config, options), options)
     before, after = (method_class(one.method) for one in (config, found))
     if before.stage != "train" or after.stage != "train":
         raise ConfigError(f"a fork continues reinforcement, and method={found.method} is none")
@@ -53,6 +56,7 @@ def forked(config: Config, options: Sequence[str]) -> Config:
             f"{', '.join(refused)} cannot change in a fork, for the checkpoint depends on it; what can: "
             f"{', '.join(FORKED)}"
         )
+    method_of(found).check()
     if after.critic and not before.critic:
         raise ConfigError(f"method={found.method} needs a critic, and a checkpoint of method={config.method} has none")
     chose = "aiw=off" if not config.aiw else f"curriculum.analyst={config.curriculum.analyst}"
@@ -68,23 +72,26 @@ def forked(config: Config, options: Sequence[str]) -> Config:
     return found
 
 
-def _settings(config: Config, options: Sequence[str]) -> list[str]:
-    """``key=value`` of what another method sets."""
+def _with_settings(config: Config, options: Sequence[str]) -> dict[str, Any]:
+    """The options of a run, with what another method sets if the options name one."""
     names = [value for key, _, value in (option.partition("=") for option in options) if key == "method"]
+    own = to_dict(config)
     if not names or names[-1] == config.method:
-        return []
-    own, usual, other = (
-        to_dict(one) for one in (config, *(from_dict({"method": name}) for name in (config.method, names[-1])))
-    )
-    keys = [key for key in differing(usual, other) if key.partition(".")[0] not in ("method", "options")]
-    return [
-        "options={}",
-        *(f"{key}={json.dumps(_at(other, key))}" for key in keys if _at(own, key) == _at(usual, key)),
-    ]
+        return own
+    usual, other = (to_dict(from_dict({"method": name})) for name in (config.method, names[-1]))
+    for key in differing(usual, other):
+        if key.partition(".")[0] not in ("method", "options") and _at(own, key) == _at(usual, key):
+            *path, last = key.split(".")
+            section, value = _at(own, *path), _at(other, key)
+            if value is None:  # of a mapping that has it with the old method alone, such as a price of overlong replies
+                del section[last]
+            else:
+                section[last] = value
+    return own | {"options": {}}
 
 
-def _at(tree: Any, name: str) -> Any:
-    for part in name.split("."):
+def _at(tree: Any, *names: str) -> Any:
+    for part in ".".join(names).split(".") if names else ():
         tree = tree.get(part) if isinstance(tree, Mapping) else None
     return tree
 
@@ -95,7 +102,7 @@ def checkpoint_after(run: Path, iteration: int) -> Path:
     Raises:
         ConfigError: there is none, or it is damaged.
     """
-    path = run / "checkpoints" / f"step-{AFTER_WARM_START + iteration:06d}"
+    path = run / "checkpoints" / _name(iteration)
     if not path.is_dir():
         numbers = sorted(int(one.name[5:]) for one in path.parent.glob("step-??????"))
         after = [str(number - AFTER_WARM_START) for number in numbers if number >= AFTER_WARM_START]
@@ -122,13 +129,17 @@ def fork(run: Path, at: int, options: Sequence[str], folder: Path) -> Config:
         ConfigError: there is no such run or checkpoint, nothing is left of the run, an option cannot change, or the
             folder holds another run.
     """
-    config = forked(read_config(run), [*options, f"run_dir={folder}"])
+    before = read_config(run)
+    config = forked(before, [*options, f"run_dir={folder}"])
     if (folder / "config.yaml").exists():
         known = RunFolder(folder, read_config(folder), resume=True).read_json("fork.json") or {}
-        if to_dict(read_config(folder)) != to_dict(config) or known.get("at") != at:
+        listed = run / "checkpoints" / _name(at) / CHECKSUMS
+        other = listed.exists() and known.get("checkpoint") != _digest(listed)  # where it still is
+        if to_dict(read_config(folder)) != to_dict(config) or known.get("at") != at or other:
             raise ConfigError(f"{folder} holds another run: name another folder with --out")
         return config
     checkpoint = checkpoint_after(run, at)
+    start = _reference(run, before, config) if at else None
     if config.train.last <= at:
         raise ConfigError(
             f"{run} ends at iteration {config.train.last}: nothing is left after {at}; choose an earlier checkpoint, "
@@ -142,6 +153,10 @@ def fork(run: Path, at: int, options: Sequence[str], folder: Path) -> Config:
                 shutil.copytree(path, partial / path.name, copy_function=_link)
             else:
                 _link(path, partial / path.name)
+        if start is not None:
+            shutil.copytree(start, partial / "reference", copy_function=_link)
+            write_checksums(partial / "reference")
+        _change_draws(partial / "checkpoints" / checkpoint.name, before, config)
         shutil.copy(run / "metrics.jsonl", partial)
         if config.aiw and (run / "failures.db").exists():
             with (
@@ -151,12 +166,68 @@ def fork(run: Path, at: int, options: Sequence[str], folder: Path) -> Config:
                 source.backup(copy)  # the resumed sampler removes what came after the checkpoint
         (partial / "config.yaml").write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
         own = RunFolder(partial, config, resume=True)
-        own.write_json("fork.json", {"run": str(run), "at": at, "options": list(options)})
+        digest = _digest(checkpoint / CHECKSUMS)
+        own.write_json("fork.json", {"run": str(run), "at": at, "options": list(options), "checkpoint": digest})
         own.rewind("train", at)
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     make_whole(folder, fill)
     return config
+
+
+def _reference(run: Path, before: Config, config: Config) -> Path | None:
+    """The policy after the warm start, if the fork is the first that needs it.
+
+    Raises:
+        ConfigError: the run has not kept it.
+    """
+    if not method_of(config).needs_reference() or method_of(before).needs_reference():
+        return None
+    path = run / "checkpoints" / _name(0) / ("adapter" if config.lora.rank else "policy")
+    if not path.is_dir():
+        raise ConfigError(
+            f"loss.kl={config.loss.kl:g} compares with the policy after the warm start, which {run} has not kept "
+            "(train.keep_warmstart=on): set loss.kl=0"
+        )
+    return path
+
+
+def _change_draws(checkpoint: Path, before: Config, config: Config) -> None:
+    """Draws other tasks in a fork with another seed: the generators of a sampler are part of its state.
+
+    Tasks that are played ahead are those of the run: they go where another seed or number of groups asks for others.
+    """
+    state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
+    sampler = state.get("sampler")
+    other = config.seed != before.seed
+    if sampler is None or not (other or config.rollout.num_groups != before.rollout.num_groups):
+        return
+    sampler.pop("ahead", None)
+    state["sampler"] = _redrawn(sampler, config.seed) if other else sampler
+    replace_checked(checkpoint, "state.json", json.dumps(state))
+
+
+def _redrawn(state: Any, seed: int, *place: str) -> Any:
+    """A sampler's state with new generators, each by its place.
+
+    >>> old = random_stream(0).bit_generator.state
+    >>> new = _redrawn({"inner": {"rng": old}, "drawn": 7}, 1)
+    >>> new["drawn"], new["inner"]["rng"]["state"] == old["state"]
+    (7, False)
+    """
+    if not isinstance(state, dict):
+        return state
+    if "bit_generator" in state:
+        return random_stream(seed, "fork", *place).bit_generator.state
+    return {name: _redrawn(value, seed, *place, name) for name, value in state.items()}
+
+
+def _name(iteration: int) -> str:
+    return f"step-{AFTER_WARM_START + iteration:06d}"
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _link(source: str | Path, target: str | Path) -> None:

@@ -460,11 +460,15 @@ class Plan:
 
     def _fork_options(self, job: Job, branch: Branch) -> list[str]:
         assert self.fork is not None
-        until = branch.at + self.fork.length if self.fork.length else 0
-        other = random_stream(branch.seed, "repeat", branch.repeat).integers(2**32)
-        seed = [f"seed={other}"] if branch.repeat else []
-        iterations = load(self.config, self.options).train.iterations  # a run from the warm start alone has none
-        return [f"train.iterations={iterations}", f"train.until={until}", *seed, *self.arms[job.arm].options, *KEPT]
+        own = self.arms[job.arm].options
+        [*_, seed] = [branch.seed, *(yaml.safe_load(one[5:]) for one in own if one.startswith("seed="))]
+        other = random_stream(seed, "repeat", branch.repeat).integers(2**32)
+        ends = [f"train.until={branch.at + self.fork.length if self.fork.length else 0}"]
+        if self.fork.run:  # it has its own end
+            ends = ends if self.fork.length else []
+        else:  # a run from the warm start alone has no iterations
+            ends += [f"train.iterations={load(self.config, self.options).train.iterations}"]
+        return [*ends, *own, *([f"seed={other}"] if branch.repeat else []), *KEPT]
 
     def _arm_options(self, job: Job) -> list[str]:
         iterations = load(self.config, self.options).train.iterations

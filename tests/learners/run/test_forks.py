@@ -6,10 +6,13 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import yaml
 from programs import load, run
 
 from roleagent.cli import main as roleagent
-from roleagent.config import ConfigError
+from roleagent.config import ConfigError, to_dict
+from roleagent.experiments.forks import plan_of
+from roleagent.files import damage, replace_checked
 from roleagent.learners.run.folder import read_config
 from roleagent.learners.run.forks import fork, forked
 
@@ -106,6 +109,48 @@ def test_a_curriculum_by_types_has_no_choices_to_freeze(finished):
         forked(by_types, ["curriculum.analyst=frozen"])
 
 
+def test_another_seed_draws_other_tasks_and_the_run_keeps_its_own(finished, tmp_path):
+    """The generators of a sampler are in the checkpoint."""
+
+    def sampler(folder):
+        checkpoint = folder / "checkpoints" / "step-500001"
+        assert not damage(checkpoint)
+        return json.loads((checkpoint / "state.json").read_text())["sampler"]
+
+    own = sampler(finished[0])
+    fork(finished[0], 1, ["optim.lr=1e-3"], tmp_path / "same")
+    fork(finished[0], 1, ["seed=7"], tmp_path / "other")
+    other = sampler(tmp_path / "other")
+    assert sampler(tmp_path / "same") == sampler(finished[0]) == own
+    assert other.keys() == own.keys() and other["rng"] != own["rng"]
+
+
+def test_repeats_of_an_arm_with_a_seed_differ(finished):
+    plan = plan_of(finished[0], [1], ["seed=7", "aiw=off"], None, repeats=3)
+    jobs = [job for job in plan.jobs() if job.arm == "seed=7"]
+    seeds = {[one for one in plan._fork_options(job, job.branch) if one.startswith("seed=")][-1] for job in jobs}
+    assert len(jobs) == len(seeds) == 3
+
+
+def test_a_method_with_a_price_of_its_own_can_be_left(finished):
+    run = read_config(finished[0])
+    assert (left := forked(run, ["method=dapo"])).estimator.rewards["overlong"] == -0.1
+    assert forked(left, ["method=grpo"]).estimator == forked(run, ["method=grpo"]).estimator
+
+
+def test_a_fork_with_a_penalty_compares_with_the_warm_start(finished, tmp_path):
+    run = shutil.copytree(finished[0], tmp_path / "run")
+    shutil.rmtree(run / "reference")
+    config = to_dict(read_config(run))
+    config["loss"]["kl"] = 0.0
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    fork(run, 2, ["loss.kl=0.01"], tmp_path / "fork")
+    assert train.main(["--resume", str(tmp_path / "fork")]) == 0
+    shutil.rmtree(run / "checkpoints" / "step-500000")
+    with pytest.raises(ConfigError, match=r"which .* has not kept"):
+        fork(run, 2, ["loss.kl=0.01"], tmp_path / "other")
+
+
 def test_another_method_brings_its_settings(finished):
     config = read_config(finished[0])
     assert forked(config, ["method=gspo"]).loss.importance_level == "sequence"
@@ -124,6 +169,7 @@ def test_another_method_brings_its_settings(finished):
         (1, ["rollout.temprature=1"], "did you mean 'rollout.temperature'?"),
         (1, ["method=ppo"], "method=ppo needs a critic"),
         (1, ["method=agent_r"], "method=agent_r is none"),
+        (1, ["method=distill"], "set distill.teacher"),
         (1, ["aiw=off", "curriculum.epsilon=0.1"], "curriculum.epsilon has no effect"),
     ],
 )
@@ -140,7 +186,11 @@ def test_another_fork_in_the_folder_and_a_damaged_checkpoint_are_refused(finishe
     with pytest.raises(ConfigError, match="holds another run"):
         fork(finished[0], 2, [], tmp_path / "fork")
     whole = shutil.copytree(finished[0], tmp_path / "whole")
-    (whole / "checkpoints" / "step-500001" / "state.json").write_text("{}")
+    checkpoint = whole / "checkpoints" / "step-500001"
+    replace_checked(checkpoint, "state.json", (checkpoint / "state.json").read_text() + " ")
+    with pytest.raises(ConfigError, match="holds another run"):  # a run with the same options, trained anew
+        fork(whole, 1, [], tmp_path / "fork")
+    (checkpoint / "state.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"state\.json is damaged"):
         fork(whole, 1, [], tmp_path / "other")
 
