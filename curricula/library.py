@@ -233,12 +233,13 @@ class FailureLibrary:
         with self.database.read() as session:
             return {mode: count for mode, count in session.execute(query)}
 
-    def newest_modes(self, until: int) -> dict[str, str]:
-        """The mode of each task's newest failure up to an iteration."""
-        up_to = sa.select(sa.func.max(FailureRow.id)).where(FailureRow.iteration <= until).group_by(FailureRow.task_id)
+    def newest_modes(self, until: int) -> dict[tuple[str, str], str]:
+        """The mode of each task's newest failure up to an iteration, by environment and task."""
+        place = FailureRow.env_id, FailureRow.task_id
+        up_to = sa.select(sa.func.max(FailureRow.id)).where(FailureRow.iteration <= until).group_by(*place)
         with self.database.read() as session:
-            query = sa.select(FailureRow.task_id, FailureRow.mode).where(FailureRow.id.in_(up_to))
-            return {task_id: mode for task_id, mode in session.execute(query)}
+            query = sa.select(*place, FailureRow.mode).where(FailureRow.id.in_(up_to))
+            return {(env_id, task_id): mode for env_id, task_id, mode in session.execute(query)}
 
     def growth(self, run: str | None = None) -> list[dict[str, Any]]:
         """Per iteration and mode with failures: ``iteration, mode, failures, new_entries``, in this order; of a run, or

@@ -13,7 +13,7 @@ from failures import failed
 from programs import result_of, run, status
 
 from roleagent.agents.evaluation.records import PROTOCOL, Record, RecordFile
-from roleagent.config import ConfigError, load, to_dict
+from roleagent.config import ConfigError, from_dict, load, to_dict
 from roleagent.curricula import FailureLibrary
 from roleagent.experiments import figures, report
 from roleagent.experiments.figures import ArmRuns
@@ -182,6 +182,19 @@ def test_runs_at_a_time_have_gpus_of_their_own(tmp_path, monkeypatch):
     seen = tmp_path / "seen"
     assert one.carry_out(["sh", "-c", f"echo $CUDA_VISIBLE_DEVICES > {seen}"]) == 0
     assert seen.read_text() == "5,7\n"
+
+
+def test_modes_are_those_of_a_task_in_its_own_environment(tmp_path):
+    toy = {"id": "RoleAgent/Toy-v0", "train_split": "train", "eval_split": "train"}
+    several = {"env": [{**toy, "name": "one"}, {**toy, "name": "two"}], "run_dir": str(tmp_path)}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(from_dict(several))))
+    library = FailureLibrary(tmp_path / "failures.db")
+    for name, mode in (("one", "loop"), ("two", "wandering")):
+        trajectory, reflection = failed("boil-egg-1", mode)
+        task = replace(trajectory.task, env_id=f"{name}:{toy['id']}")  # as a run with both names it
+        library.record([(replace(trajectory, task=task), reflection)], iteration=1)
+    library.close()
+    assert figures._modes(1, tmp_path) == {"one/boil-egg-1": "loop", "two/boil-egg-1": "wandering"}
 
 
 def test_runs_come_seed_by_seed(written):
@@ -481,7 +494,9 @@ def test_forks_are_compared_along_the_run_and_by_what_they_share(tmp_path):
         text = "".join(json.dumps(row) + "\n" for row in (*rows, {**rows[0], "group": 2, "task_id": side.name}))
         with gzip.open(folder / "trajectories" / "iteration-000003.jsonl.gz", "wt") as stream:
             stream.write(text)
-    library = FailureLibrary(arms[0].runs[branches[0]] / "failures.db")
+    own = arms[0].runs[branches[0]]
+    (own / "config.yaml").write_text(yaml.safe_dump(to_dict(load("configs/toy.yaml"))))
+    library = FailureLibrary(own / "failures.db")
     library.record([failed("a", "old")], iteration=1)
     library.record([failed("a", "loop")], iteration=4)
     library.record([failed("a", "later")], iteration=5)

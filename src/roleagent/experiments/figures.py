@@ -18,10 +18,12 @@ from roleagent.agents.evaluation.records import Record
 from roleagent.agents.evaluation.statistics import Estimate
 from roleagent.commands import nearest
 from roleagent.config import ConfigError
+from roleagent.config.settings import EnvConfig
 from roleagent.curricula.archive import curves
 from roleagent.curricula.library import FailureLibrary
 from roleagent.experiments.plan import SUCCESS, Branch, Evaluation, Plan
 from roleagent.experiments.runs import begun_at, iterations_of
+from roleagent.learners.run.folder import read_config
 from roleagent.reports.data.load_trajectories import TrajectoryReader
 from roleagent.tasks.split import is_of, levels
 from roleagent.timer import PARTS
@@ -364,13 +366,18 @@ def _played(folder: Path) -> dict[str, _Played]:
 
 def _modes(at: int, *folders: Path) -> dict[str, str]:
     """The modes of tasks at a checkpoint, by the library of a side that has one."""
-    paths = [folder / "failures.db" for folder in folders]
-    for path in (path for path in paths if path.exists()):
-        library = FailureLibrary(path, read_only=True)
+    for folder in (folder for folder in folders if (folder / "failures.db").exists()):
+        library = FailureLibrary(folder / "failures.db", read_only=True)
         try:
-            return library.newest_modes(at)
+            known = library.newest_modes(at)
         finally:
             library.close()
+        several = read_config(folder).env
+        if isinstance(several, EnvConfig):
+            return {task_id: mode for (_, task_id), mode in known.items()}
+        # The library knows an environment by its id, and by its name where another one has that id, too.
+        of_id = {one.id: one.name for one in several} | {f"{one.name}:{one.id}": one.name for one in several}
+        return {f"{of_id[env_id]}/{task_id}": mode for (env_id, task_id), mode in known.items() if env_id in of_id}
     return {}
 
 
