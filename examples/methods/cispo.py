@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from roleagent.config import ConfigError
 from roleagent.learners.loss import SampledTokens
 from roleagent.learners.method import Method
 
@@ -24,6 +25,11 @@ class CISPO(Method):
         clip: float = 4.0  # the weight counts up to 1 + clip; as published, there is no lower bound
 
     settings = {"wia": False, "aiw": False, "loss": {"kl": 0.0, "aggregation": "token"}}
+
+    def check(self) -> None:
+        super().check()
+        if self.config.loss.kl:
+            raise ConfigError("CISPO has no KL penalty: set loss.kl=0")
 
     def loss(self, tokens: SampledTokens) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         trained = tokens.weights != 0

@@ -38,7 +38,7 @@ class G2PO(Method):
         returns = [task_returns(trajectory, options.gamma, rewards) for trajectory in group.trajectories]
         values = state_values([[options.gamma * value for value in row] for row in returns], states)
         ends = [math.fsum(map(rewards.task, one.turns)) if one.success else 0.0 for one in group.trajectories]
-        after = [[*row[1:], end] for row, end in zip(values, ends, strict=True)]
+        after = [[*row[1:], end] if row else [] for row, end in zip(values, ends, strict=True)]
         others = [[rewards.others(turn) for turn in trajectory.turns] for trajectory in group.trajectories]
         of_states = state_advantages(_sums(after, others), states, self.estimator)
         gains = [[then - now for then, now in zip(*rows, strict=True)] for rows in zip(after, values, strict=True)]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from roleagent.config import ConfigError
 from roleagent.learners.loss import SampledTokens
 from roleagent.learners.method import Method
 
@@ -24,6 +25,11 @@ class GMPO(Method):
         clip: float = 0.4  # |log ρ| of a token counts up to this where it goes with the advantage
 
     settings = {"wia": False, "aiw": False, "loss": {"kl": 0.0}}
+
+    def check(self) -> None:
+        super().check()
+        if self.config.loss.kl:
+            raise ConfigError("GMPO has no KL penalty: set loss.kl=0")
 
     def loss(self, tokens: SampledTokens) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         trained, clip = tokens.weights != 0, self.options.clip

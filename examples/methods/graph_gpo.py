@@ -42,11 +42,13 @@ class GraphGPO(Method):
             for trajectory, row in zip(group.trajectories, states, strict=True)
             for turn, number in zip(trajectory.turns, row, strict=True)
         }
-        ends = [GOAL if one.success else known.get(one.turns[-1].next_state, -1) for one in group.trajectories]
+        episodes = group.trajectories
+        last = [one.turns[-1].next_state if one.turns else None for one in episodes]  # none where no prompt fits
+        ends = [GOAL if one.success else known.get(state, -1) for one, state in zip(episodes, last, strict=True)]
         distance, gamma = distances(states, ends), self.estimator.options.gamma
         beyond = max(distance.values()) + 1
         worth = [
-            [gamma ** distance.get(after, beyond) for after in [*row[1:], end]]
+            [gamma ** distance.get(after, beyond) for after in [*row[1:], end]] if row else []
             for row, end in zip(states, ends, strict=True)
         ]
         of_states = state_advantages(worth, states, self.estimator)
@@ -66,7 +68,7 @@ def distances(states: States, ends: list[int]) -> dict[int, int]:
     """
     before: defaultdict[int, set[int]] = defaultdict(set)
     for row, end in zip(states, ends, strict=True):
-        for state, after in zip(row, [*row[1:], end], strict=True):
+        for state, after in zip(row, [*row[1:], end] if row else [], strict=True):
             if state >= 0 and after != -1:
                 before[after].add(state)
     found, waiting = {GOAL: 0}, deque([GOAL])

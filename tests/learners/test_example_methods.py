@@ -8,7 +8,10 @@ from estimators import estimator
 from programs import ROOT, load, metrics
 from test_methods import TREE, arguments  # noqa: F401 - a fixture
 
+from roleagent.config import ConfigError
+from roleagent.config import load as load_config
 from roleagent.learners.loss import SampledTokens
+from roleagent.learners.method import method_of
 from roleagent.types import ACTION, TEXT, Completion, Group, Task, Trajectory, Turn
 
 train = load("train")
@@ -114,6 +117,20 @@ def test_g2po_compares_edges_of_a_state_and_of_the_group():
     assert found.state[1] == pytest.approx([-1 / 4 + gains[2] - mean, gains[3] - mean])
     alpha = estimator().options.alpha
     assert found.values[0][1] == pytest.approx(found.state[0][1] + alpha * 1 / 2)
+
+
+@pytest.mark.parametrize("name", ["hgpo", "graph_gpo", "g2po", "gagpo"])
+def test_an_episode_whose_first_prompt_does_not_fit_has_no_turns(name):
+    empty = Trajectory(TASK, (), False, True, "context")
+    values = method(name).estimate(Group(TASK, (episode("AB", True), episode("AC", False), empty))).values
+    assert values[2] == [] and values[0] != values[1]
+
+
+@pytest.mark.parametrize("name", ["cispo", "gmpo"])
+def test_a_loss_without_a_penalty_refuses_one(name):
+    words = [f"method=examples.methods.{name}:{METHODS[name]}", "loss.kl=0.1"]
+    with pytest.raises(ConfigError, match="has no KL penalty"):
+        method_of(load_config(overrides=words)).check()
 
 
 def test_gagpo_propagates_temporal_differences():
