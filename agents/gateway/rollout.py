@@ -183,7 +183,7 @@ class _ProgramPlayer:
     def conclude(self) -> str:
         """Ends the episode if its program has left it; returns the error of one that never asked the policy, or ""."""
         record, end = self._record, self._program.end
-        if record.over:
+        if record.over and self._replies:
             return ""
         self._play_silence()
         said = self._rollout.report(record.task.task_id, self._program)

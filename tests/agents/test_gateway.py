@@ -177,6 +177,18 @@ def test_a_program_that_never_asks_the_policy_is_an_error_with_its_last_words(pr
     assert "no module named kitchen" in failure and "not asked the policy" in failure
 
 
+def test_a_program_that_plays_to_the_end_without_the_policy_is_an_error(program):
+    """Its outcomes would count as the policy's, and nothing be trained."""
+    options = program("""
+        for _ in range(99):
+            step("look")
+    """)
+    with pytest.warns(UserWarning, match="agent program"):
+        rollout, group = played(always("look"), options)
+    assert not group.trajectories and rollout.stats.errors == 2
+    assert all("not asked the policy" in failure for failure in rollout.stats.failures.values())
+
+
 def test_several_commands_behind_a_reply_and_replies_without_a_command_are_turns(program):
     options = program("""
         plan = chat([first])["message"]
