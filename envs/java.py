@@ -90,17 +90,17 @@ class JavaMachine:
         py4j: Any = import_module("py4j.java_gateway")  # of the extra
         self.lock = threading.RLock()
         with waiting("Java to start"):
-            port, self._process = py4j.launch_gateway(
+            port, token, self._process = py4j.launch_gateway(
                 classpath=str(next(folder.glob("*.jar"))),
                 cwd=str(folder),
                 java_path=find_java(),
                 javaopts=[f"-Xmx{HEAP}", "-XX:+UseSerialGC"],
                 die_on_exit=True,  # also where this process is killed: the machine reads the end of its input
                 return_proc=True,
+                enable_auth=True,  # else any user of this host could command the machine
             )
-            self._gateway = py4j.JavaGateway(
-                gateway_parameters=py4j.GatewayParameters(auto_field=True, port=port), java_process=self._process
-            )
+            parameters = py4j.GatewayParameters(auto_field=True, port=port, auth_token=token)
+            self._gateway = py4j.JavaGateway(gateway_parameters=parameters, java_process=self._process)
         self.jvm: Any = self._gateway.jvm
 
     @property

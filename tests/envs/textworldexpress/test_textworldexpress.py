@@ -32,6 +32,15 @@ def make():
     return lambda **options: gymnasium.make(ENV_ID, disable_env_checker=True, **options)
 
 
+def test_no_other_program_commands_the_machine(make):
+    make().reset(seed=0)
+    py4j = pytest.importorskip("py4j.java_gateway")
+    port = simulator.machine().jvm._gateway_client.gateway_parameters.port
+    stranger = py4j.JavaGateway(gateway_parameters=py4j.GatewayParameters(port=port))
+    with pytest.raises(Exception, match=r"[Aa]uth"):
+        stranger.jvm.java.lang.System.getProperty("user.home")
+
+
 def test_splits_have_other_numbers_and_mix_the_games():
     splits = [task_split(name, tuple(GAMES), None) for name in FOLDS]
     assert_disjoint(splits)
