@@ -20,6 +20,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -33,7 +34,7 @@ from roleagent.agents.policies.hf import HFPolicy, PolicyError, reason_of
 from roleagent.agents.policies.vllm.engine import LocalEngine, check_model, engine_options, keep_description
 from roleagent.agents.policies.vllm.pool import Answers, LostError, Part, Pool
 from roleagent.agents.policies.vllm.sync import buckets, describe, pack, unpack
-from roleagent.config import Config
+from roleagent.config import Config, NoOptions
 from roleagent.slow_notice import waiting
 
 COMMAND = [sys.executable, "-m", "roleagent.agents.policies.vllm.processes"]
@@ -163,7 +164,8 @@ class ProcessPool(Pool[EngineProcess]):
     def __init__(self, config: Config, policy: HFPolicy):
         check_model(policy.model.config)
         vocabulary = policy.model.config.get_text_config().vocab_size
-        self._arguments = config, keep_description(policy), vocabulary, policy.device
+        plain = replace(config, method=Config.method, options=NoOptions())  # a child has no class of the user's
+        self._arguments = plain, keep_description(policy), vocabulary, policy.device
         # While it starts, vLLM looks how much memory is free, unless the size of its cache is given.
         together = "kv_cache_memory_bytes" in engine_options(config, "")
         members: list[EngineProcess] = []
@@ -285,9 +287,19 @@ class _Incoming(Iterator[tuple[str, Tensor]]):
                 raise RuntimeError("the learner failed while it sent weights")
             if name == "bucket":
                 header, content = arguments
-                self._bucket = unpack(header, _borrow(content))
-                self._child.send("reply", "")
+                try:
+                    self._bucket = unpack(header, _borrow(content))
+                finally:
+                    self._child.send("reply", "")
         return weight
+
+    def skip(self) -> None:
+        """Takes the rest without opening it."""
+        while not self._over:
+            name, _ = self._child.inbox.get()
+            self._over = name != "bucket"
+            if not self._over:
+                self._child.send("reply", "")
 
 
 def _borrow(content: Any) -> Tensor:
@@ -321,6 +333,9 @@ class Child:
                 self.inbox.put(self._connection.recv())
         except (EOFError, OSError):  # the parent has ended
             os._exit(0)
+        except Exception as error:  # it cannot be read here
+            self.send("failed", f"{type(error).__name__}: {reason_of(error)}")
+            os._exit(1)
 
     def send(self, name: str, content: Any) -> None:
         """Sends what :meth:`EngineProcess._read` reads."""
@@ -364,9 +379,7 @@ class Child:
             load(weights, *arguments)
         except Exception as error:  # the parent waits for an answer to each bucket
             failure = f"{type(error).__name__}: {reason_of(error)}"
-        with contextlib.suppress(RuntimeError):
-            for _ in weights:
-                pass
+        weights.skip()
         self.send("reply", failure)
 
 

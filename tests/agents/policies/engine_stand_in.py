@@ -1,5 +1,6 @@
 """An engine's process with a stand-in for vLLM, whose replies depend on its weights. Started by test_vllm.py."""
 
+import os
 import sys
 import time
 
@@ -41,5 +42,11 @@ class StandIn:
         self.adapter = alpha / rank * sum(weight.sum().item() for _, weight in adapter)
 
 
+def full(content):
+    raise RuntimeError("out of memory")
+
+
+if os.environ.get("ENGINE_STAND_IN") == "full":
+    processes._borrow = full
 processes.LocalEngine = StandIn  # pyright: ignore[reportAttributeAccessIssue]
 processes.main(int(sys.argv[1]))

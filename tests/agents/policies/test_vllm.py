@@ -17,6 +17,7 @@ import threading
 import time
 import types
 from pathlib import Path
+from queue import Queue
 
 import pytest
 import torch
@@ -164,6 +165,15 @@ def test_what_vllm_gives_back_for_an_update(options, level):
     engine.offload()  # nothing was sampled since: only the weights woke
     once = [f"sleep {level}", "wake weights", "copy_weights", f"sleep {level}"]
     assert engine._llm.done == (once if level else [])
+
+
+def test_an_update_leaves_an_engine_alone_that_does_not_sleep():
+    """With rollout.ahead=1 it samples meanwhile, and vLLM cannot drop what is in use."""
+    engine = LocalEngine.__new__(LocalEngine)
+    engine._llm, engine._asleep, engine._empty, engine._level = Sleeper(), set(), False, 0
+    engine._llm.reset_prefix_cache = lambda: False
+    engine.offload()
+    assert engine._llm.done == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="only the kernels for the CPU are particular")
@@ -480,11 +490,15 @@ def test_a_server_for_something_else_is_refused_at_the_start(other, message):
 
 
 @pytest.fixture
-def engines(monkeypatch, tmp_path):
-    """A policy with three processes, each with a stand-in for vLLM; and the processes."""
+def stand_in(monkeypatch, tmp_path):
     monkeypatch.setattr(processes, "COMMAND", [sys.executable, str(Path(__file__).with_name("engine_stand_in.py"))])
     monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
     monkeypatch.setattr("roleagent.agents.policies.vllm.policy.require_vllm", lambda: None)
+
+
+@pytest.fixture
+def engines(stand_in):
+    """A policy with three processes, each with a stand-in for vLLM; and the processes."""
     actor = open_vllm(load(overrides=["vllm.engines=3"]), small())
     yield actor, actor._engine._members
     processes._stop(actor._engine._members)
@@ -535,6 +549,45 @@ def test_weights_that_cannot_be_loaded_end_the_run_in_one_line(engines):
         policy.model.model.norm.weight.fill_(float("nan"))
     with pytest.raises(PolicyError, match="vLLM engine 3: ValueError: a weight is no number"):
         actor.sync(ModuleWeights(policy.model), 0)
+
+
+def test_weights_that_an_engine_cannot_copy_end_the_run_in_one_line(stand_in, monkeypatch):
+    monkeypatch.setenv("ENGINE_STAND_IN", "full")
+    actor = open_vllm(load(overrides=["vllm.engines=2"]), small())
+    failed = Queue()
+
+    def sync():
+        try:
+            actor.sync(ModuleWeights(small().model), 0)
+        except PolicyError as error:
+            failed.put(str(error))
+
+    threading.Thread(target=sync, daemon=True).start()
+    assert "vLLM engine 2: RuntimeError: out of memory" in failed.get(timeout=60)
+    processes._stop(actor._engine._members)
+
+
+def test_an_engine_needs_no_class_of_the_users(stand_in, monkeypatch, tmp_path):
+    (tmp_path / "own_engine_method.py").write_text(
+        "from dataclasses import dataclass\nfrom roleagent.learners.method import Method\n\n\n"
+        "class Mine(Method):\n    @dataclass(frozen=True)\n    class Options:\n        worth: float = 1.0\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    actor = open_vllm(load(overrides=["vllm.engines=2", "method=own_engine_method:Mine"]), small())
+    actor.sync(ModuleWeights(small().model), 0)
+    assert len(ask(actor, prompts())) == len(prompts())
+    processes._stop(actor._engine._members)
+
+
+def test_what_an_engine_cannot_read_ends_it(engines, monkeypatch):
+    _, [member, *_] = engines
+    module = types.ModuleType("nowhere_else")
+    module.Thing = type("Thing", (), {"__module__": "nowhere_else"})
+    monkeypatch.setitem(sys.modules, "nowhere_else", module)
+    member.post("submit", module.Thing())
+    with pytest.raises(PolicyError, match="vLLM engine 1 has ended: ModuleNotFoundError"):
+        member.reply()
+    assert member.process.wait(10) == 1
 
 
 def test_an_engine_gets_weights_first_and_then_the_adapter(engines):
