@@ -427,7 +427,7 @@ def open_lessons(
     name, until = "", None
     if source is None and target.run is not None and checkpoint is not None:
         source, progress = str(target.run), Checkpoints.progress(checkpoint)
-        if progress.stage == "warmstart":  # it knew no failures
+        if progress.stage == "warmstart" or not progress.step:  # it knew no failures
             return None
         until = progress.step
         if env_split.config.curriculum.library:  # of several runs
