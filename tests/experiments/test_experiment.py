@@ -168,6 +168,7 @@ def test_runs_at_a_time_have_gpus_of_their_own(tmp_path, monkeypatch):
     for count, visible, runs, processes, found in (
         (0, None, 2, 1, [None, None]),
         (4, None, 2, 2, ["0,1", "2,3"]),
+        (1, None, 2, 1, ["0", "0"]),
         (2, "5,7", 3, 1, ["5", "7", "5"]),
     ):
         monkeypatch.setattr("torch.cuda.device_count", lambda count=count: count)

@@ -208,10 +208,10 @@ def gpus_of_runs(runs: int, processes: int) -> list[str | None]:
     import torch  # here: a plan is shown without the extras
 
     count = torch.cuda.device_count()
-    names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    names = names[:count] if len(names) >= count else [*map(str, range(count))]
     if not count:
         return [None] * runs
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = visible.split(",")[:count] if visible else [*map(str, range(count))]
     own = [",".join(names[first : first + processes]) for first in range(0, count - processes + 1, processes)]
     if processes > 1 and len(own) < runs:
         raise ConfigError(
