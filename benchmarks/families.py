@@ -1,6 +1,6 @@
-"""Plays and trains a tiny model of every family of causal language models, and prints how.
+"""Plays and trains a tiny model of each family of causal language models, and prints how.
 
-    python benchmarks/families.py
+    python benchmarks/families.py --families all
     python benchmarks/families.py --families "Gemma 3" Qwen3.5 --lora
 
 Each model has random weights, two layers, windows of 32 tokens, a real tokenizer and a chat template, and is saved as a
@@ -41,6 +41,7 @@ from roleagent.agents.policies.scratch_model import train_tokenizer
 from roleagent.learners.engine.logprobs import find_scoring
 from roleagent.learners.run.export import export
 
+SHORT = ("Qwen3", "Qwen3.5", "Gemma 3", "Gemma 4", "gpt-oss", "Granite 3", "Mamba 2")
 TEXTS = (
     "You are in a kitchen. There are: basket, cupboard 1, drawer 2, counter, table, tray, stove, fridge, sink.",
     "Your task is to: put a hot egg on the table. You carry nothing. It is closed. You see egg, potato.",
@@ -173,13 +174,14 @@ def show(rows: list[dict[str, Any]], markdown: bool) -> None:
 def main() -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", nargs="+", choices=FAMILIES, metavar="NAME", help="default: all of them")
+    names = {"nargs": "+", "choices": ["all", *FAMILIES], "metavar": "NAME", "default": SHORT}
+    parser.add_argument("--families", **names, help=f"or all, ten minutes; default: {', '.join(SHORT)}")
     parser.add_argument("--lora", action="store_true", help="trains adapters")
     parser.add_argument("--markdown", action="store_true", help="prints the table for docs/pretrained.md")
     options = parser.parse_args()
     rows, context = [], multiprocessing.get_context("spawn")
     # A process for each family: a run's models are freed, and no family depends on what another left behind.
-    for family in options.families or FAMILIES:
+    for family in FAMILIES if "all" in options.families else options.families:
         with ProcessPoolExecutor(1, mp_context=context) as pool:
             rows.append(pool.submit(measure, family, options.lora).result())
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
@@ -188,7 +190,7 @@ def main() -> int:
     failed = {row["family"]: row for row in rows if row["family"] not in whole}
     apart = max((row["nats_apart"] for row in rows if "nats_apart" in row), default=None)
     print("RESULT", json.dumps({"families": len(rows), "whole": len(whole), "nats_apart": apart, "failed": failed}))
-    return 0
+    return int(bool(failed))
 
 
 if __name__ == "__main__":
