@@ -38,6 +38,9 @@ class Stopping:
     @property
     def reason(self) -> str:
         """Why the run should end; ``""`` if it should not."""
+        if self._handler is not None:
+            # Where another thread got the signal, Python may call the handler late, or here: this call looks for it.
+            signal.pthread_sigmask(signal.SIG_BLOCK, ())
         if self._signalled or (self._handler is not None and signal.SIGUSR1 in signal.sigpending()):
             return "SIGUSR1"
         return f"train.stop_after={self._after}" if time.monotonic() >= self._end else ""
