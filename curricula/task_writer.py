@@ -162,7 +162,7 @@ class TaskWriter:
             task_id = self.grammar.task_id(spec)
             event |= {"task_id": task_id, "plan": len(verdict.plan)}
             again = self.novelty and not self.grammar.seed_draws_goal and spec.values in self.accepted
-            known = task_id in taken or again or (self.grammar.is_listed(spec) and not self._draws_listed)
+            known = task_id in taken or again or (not self._draws_listed and self.grammar.is_listed(spec))
             if known and verdict.reason in ("", "held_out"):
                 raise Refused("duplicate")
             if not verdict.accepted:

@@ -96,14 +96,14 @@ class GenEnv(Method):
         if not split.written:
             return base
         options, env = run.config.simulator, split.config.env
-        stream = partial(run.stream, env.name) if isinstance(env, EnvMemberConfig) else run.stream
+        name = env.name if isinstance(env, EnvMemberConfig) else ""
+        stream = partial(run.stream, *filter(None, [name]))
         never_learns = options.kind in ("base", "static")  # varying the tasks in the band would be a way to learn
         grammar = grammar_of(split.base, plan_share=options.plan_share)
         if self.simulator is None:
             simulator = open_simulator(run.config, grammar, len(split.task_split), stream("task writer"))
         else:
             simulator = self.simulator.simulator
-        name = env.name if isinstance(env, EnvMemberConfig) else ""
         self.writers[name] = GeneratedSampler(
             base,
             grammar,

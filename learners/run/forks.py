@@ -210,7 +210,7 @@ def _change_draws(checkpoint: Path, before: Config, config: Config) -> None:
 def _redrawn(state: Any, seed: int, *place: str) -> Any:
     """A sampler's state with new generators, each by its place.
 
-    >>> old = random_stream(0).bit_generator.state
+    >>> old = random_stream(0, "tasks").bit_generator.state
     >>> new = _redrawn({"inner": {"rng": old}, "drawn": 7}, 1)
     >>> new["drawn"], new["inner"]["rng"]["state"] == old["state"]
     (7, False)
