@@ -119,12 +119,16 @@ def critic_advantages(batch: Batch, critic: Engine, config: Config) -> Batch:
         segments = [batch.segments[number] for number in numbers]
         places = [np.flatnonzero(np.isin(segment.token_kind, covered)) for segment in segments]
         ends = np.cumsum([len(chosen) for chosen in places])[:-1]
+        # As they were played: an agent program's conversations are segments, and take turns.
+        played = [batch.turns[number][chosen] for number, chosen in zip(numbers, places, strict=True)]
+        order = np.concatenate(played).argsort(kind="stable")
 
-        def steps(column: Sequence[np.ndarray], places: Sequence[np.ndarray] = places) -> np.ndarray:
-            return np.concatenate([row[chosen] for row, chosen in zip(column, places, strict=True)])
+        def steps(
+            column: Sequence[np.ndarray], places: Sequence[np.ndarray] = places, order: np.ndarray = order
+        ) -> np.ndarray:
+            return np.concatenate([row[chosen] for row, chosen in zip(column, places, strict=True)])[order]
 
-        kinds = steps([segment.token_kind for segment in segments])
-        turns = steps([batch.turns[number] for number in numbers])
+        kinds, turns = steps([segment.token_kind for segment in segments]), np.concatenate(played)[order]
         earned = steps([segment.advantages for segment in segments])
         actions = np.flatnonzero(kinds == ACTION)
         last = dict(zip(turns[actions].tolist(), actions.tolist(), strict=True))  # a turn's last action token
@@ -144,7 +148,8 @@ def critic_advantages(batch: Batch, critic: Engine, config: Config) -> Batch:
                 generalized_advantages(rewards.tolist(), expected.tolist(), options.gamma, options.gae_lambda)
             )
             at_end[list(last)], starts = found[ending], np.ones(len(kinds), bool)
-        parts = (np.split(part, ends) for part in (found, expected, starts))
+        back = order.argsort()
+        parts = (np.split(part[back], ends) for part in (found, expected, starts))
         for number, segment, chosen, part, value, learned in zip(numbers, segments, places, *parts, strict=True):
             row = np.where(np.isin(segment.token_kind, kept), segment.advantages, at_end[batch.turns[number]])
             row[chosen] = part

@@ -52,7 +52,7 @@ from roleagent.learners.advantages import (
     with_terms,
 )
 from roleagent.learners.rewards import Values
-from roleagent.types import Group, Sampler, Segment, is_flat
+from roleagent.types import Group, Sampler, Segment, Turn, is_flat
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -312,8 +312,16 @@ class PPO(Method):
     critic = True
 
     def advantages(self, group: Group) -> Values:
-        rewards = self.estimator.rewards
-        return [[rewards.of(turn) for turn in trajectory.turns] for trajectory in group.trajectories]
+        return [self._of_replies(trajectory.turns) for trajectory in group.trajectories]
+
+    def _of_replies(self, turns: Sequence[Turn]) -> list[float]:
+        """The turns' rewards; a command without a reply of its own leaves its reward to the reply before it."""
+        earned, reply = [0.0] * len(turns), None
+        for number, turn in enumerate(turns):
+            reply = number if turn.completion.token_ids else reply
+            if reply is not None:
+                earned[reply] += self.estimator.rewards.of(turn)
+        return earned
 
 
 class Distillation(Method):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_batch import batch_of, configured, transcript, windows
+from small_batch import TASK, batch_of, configured, reply, transcript, windows
 from tiny import qwen
 
 from roleagent.config import from_dict
@@ -16,7 +16,7 @@ from roleagent.learners.batch import whiten
 from roleagent.learners.critic import Critic, critic_advantages, fit, generalized_advantages, value_loss
 from roleagent.learners.engine.engine import Engine
 from roleagent.learners.loss import token_weights
-from roleagent.types import TEXT
+from roleagent.types import TEXT, Trajectory, Turn
 
 MASKS = list(itertools.product([True, False], repeat=2))
 
@@ -87,6 +87,26 @@ def test_gae_per_turn_by_hand(episode, early, last, estimator, loss):
         if one
     }
     assert fitted == pytest.approx({12: early + 0.75, last: 1.0}), "where the critic learns"
+
+
+@pytest.mark.parametrize("level", ["token", "turn"])
+def test_gae_follows_the_turns_of_an_agent_program(level):
+    """Two conversations take turns, and the reward comes with a command that has no reply of its own."""
+    config = configured(method="ppo", gamma=0.5, gae_lambda=1.0, gae_level=level)
+    turns = [
+        Turn((1,), reply(10), "look", "x", "s", rewards={"task": 0.0}),
+        Turn((2,), reply(20), "look", "x", "s", rewards={"task": 0.0}),
+        Turn((1, 10, 3), reply(11), "take", "y", "s", rewards={"task": 0.0}),
+        Turn((), reply(), "put", "y", "s", rewards={"task": 1.0}),
+    ]
+    batch = batch_of(config, Trajectory(TASK, (*turns,), True, False, "won"))
+    batch = critic_advantages(batch, FixedValues({0: 0.0}), config)
+    found = {
+        token: value
+        for segment, row in zip(batch.segments, batch.columns["advantages"], strict=True)
+        for token, value in zip(segment.token_ids.tolist(), row, strict=True)
+    }
+    assert {token: found[token] for token in (10, 20, 11)} == {10: 0.25, 20: 0.5, 11: 1.0}
 
 
 def test_whitening_per_turn_counts_a_turn_once():
