@@ -243,7 +243,7 @@ def policy_step(
             tokens.segments,
             tokens.entropies,
             known.get("reference"),
-            importance(tokens, old, options.importance_cap, options.importance_mode) if of_learner else None,
+            importance(tokens, old, weights, options.importance_cap, options.importance_mode) if of_learner else None,
             known.get("world"),
         )
         value, metrics = checked_loss(loss(sampled), sampled)
@@ -325,19 +325,22 @@ def _old_logprobs(tokens: TokenScores, learner: torch.Tensor | None, of_learner:
     return learner if of_learner else torch.where(tokens.token_kind == TEXT, learner, sampler)
 
 
-def importance(tokens: TokenScores, old: torch.Tensor, cap: float, mode: str = "cap") -> torch.Tensor | None:
+def importance(
+    tokens: TokenScores, old: torch.Tensor, weights: torch.Tensor, cap: float, mode: str = "cap"
+) -> torch.Tensor | None:
     """The weights (N,) that make tokens of an engine with other numerics count as the learner's own.
 
     Args:
         tokens: with the column ``sampler``.
         old: (N,) the learner's log-probabilities before the update.
+        weights: (N,) in the objective. Tokens of weight 0, such as imitated ones, which nobody sampled, do not count.
         cap: largest weight; 0: None is returned.
         mode: ``"cap"`` weighs each token by min(exp(old - sampler), cap), ``"mask"`` by exp(old - sampler), and all
             tokens of a segment whose product is above the cap by 0 (the sequence mask of TRL).
     """
     if not cap:
         return None
-    apart = torch.where(tokens.token_kind == TEXT, 0.0, old - tokens.columns["sampler"])
+    apart = torch.where((tokens.token_kind == TEXT) | (weights == 0), 0.0, old - tokens.columns["sampler"])
     if mode == "cap":
         return apart.clamp(max=math.log(cap)).exp()
     sums = apart.new_zeros(int(tokens.segments.max()) + 1).index_add_(0, tokens.segments, apart)

@@ -180,7 +180,7 @@ def gradient(mode):
     sampler, logprobs = (theta.detach() + 0.6 * drift).log_softmax(0), theta.log_softmax(0)
     tokens = TokenScores(logprobs, sampler[:0], torch.full((8,), ACTION), torch.arange(8), {"sampler": sampler})
     old = logprobs.detach()
-    weights = importance(tokens, old, 50.0, mode)
+    weights = importance(tokens, old, torch.ones(8), 50.0, mode)
     columns = (tokens.token_kind, tokens.segments, torch.zeros(8))
     loss, _ = policy_loss(
         SampledTokens(logprobs, old, worth, sampler.exp(), *columns, importance=weights), LossConfig(kl=0.0)
@@ -196,13 +196,14 @@ def test_a_sampler_with_other_numerics_gives_the_gradient_of_the_policy(mode):
 
 
 def test_a_segment_above_the_cap_is_left_out():
-    sampler = torch.tensor([-1.0, -1.0, -1.0, -1.0])
+    sampler = torch.tensor([-1.0, -1.0, 0.0, -1.0, -1.0])
     tokens = TokenScores(
-        sampler, sampler[:0], torch.full((4,), ACTION), torch.tensor([0, 0, 1, 1]), {"sampler": sampler}
+        sampler, sampler[:0], torch.full((5,), ACTION), torch.tensor([0, 0, 0, 1, 1]), {"sampler": sampler}
     )
-    old = torch.tensor([-0.6, -0.6, -0.9, -1.2])  # products: e^0.8 > 2, e^-0.1
-    weights = importance(tokens, old, 2.0, "mask")
-    assert weights.tolist() == pytest.approx([0.0, 0.0, math.exp(0.1), math.exp(-0.2)])
+    old = torch.tensor([-0.6, -0.6, -3.0, -0.9, -1.2])  # products of the sampled tokens: e^0.8 > 2, e^-0.1
+    weights = importance(tokens, old, torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0]), 2.0, "mask")
+    assert weights[:2].tolist() == [0.0, 0.0], "an imitated token, which nobody sampled, does not save a segment"
+    assert weights[3:].tolist() == pytest.approx([math.exp(0.1), math.exp(-0.2)])
 
 
 @pytest.mark.parametrize(("backend", "expected"), [("local", False), ("vllm", True), ("mine:Sampler", True)])
