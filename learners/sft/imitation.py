@@ -89,7 +89,7 @@ def imitate(
                 continue
             if run.progress.stage == "sft" and run.stops(run.progress.step, total):  # a warm start comes to its end
                 return learner
-            learner.share = start + (end - start) * number / updates
+            learner.share = start + (end - start) * (number - 1) / updates
             metrics = imitation_step(learner, run.ranks.share(batch))
             run.progress.step = before + number
             if run.progress.step % 10 == 0:
