@@ -36,7 +36,7 @@ def evaluate_split(run: Run, split: EnvSplit, policy: Policy, name: str, sampled
         the result, on every rank.
     """
     suffix = "-sampled" if sampled else ""
-    known = run.ranks.once(lambda: _known(run, policy, name, suffix))
+    known = run.ranks.once(lambda: _known(run, split, policy, name, suffix))
     if known is not None:
         return _remembered(run, policy, known, sampled)
     options, task_split = run.config.rollout, split.task_split
@@ -80,14 +80,19 @@ def evaluate_stage(run: Run, split: EnvSplit, policy: Policy, name: str) -> dict
     return found
 
 
-def _known(run: Run, policy: Policy, name: str, suffix: str) -> dict[str, Any] | None:
-    """The saved result of this policy, if there is one."""
+def _known(run: Run, split: EnvSplit, policy: Policy, name: str, suffix: str) -> dict[str, Any] | None:
+    """The saved result of this policy on this split, if there is one."""
+    tasks = json.loads(json.dumps(split.manifest()))  # as a file has it
+
+    def holds(found: dict[str, Any] | None) -> bool:
+        return found is not None and (found["policy_version"], found["task_split"]) == (policy.version, tasks)
+
     found = run.folder.read_json(f"{name}{suffix}.json")
     # A run that has learned since then is evaluated again; "before" stays.
-    if found is not None and (name == "before" or found["policy_version"] == policy.version):
+    if found is not None and (name == "before" or holds(found)):
         return found
     before = run.folder.read_json(f"before{suffix}.json")
-    if before is None or before["policy_version"] != policy.version:
+    if before is None or not holds(before):
         return None
     run.folder.write_json(f"{name}{suffix}.json", before)  # the policy was not updated
     return before

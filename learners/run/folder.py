@@ -55,7 +55,7 @@ class RunFolder:
 
     Args:
         path: the folder.
-        config: the run's configuration.
+        config: the run's configuration. Options that were given to continue it are kept for the next time.
         resume: whether to go on with what is there.
 
     Raises:
@@ -68,19 +68,24 @@ class RunFolder:
         if resume:
             if not saved.exists():
                 raise ConfigError(f"{path} holds no run to resume; start it without --resume")
-            changed = [name for name in differing(to_dict(read_config(path)), to_dict(config)) if not _is_free(name)]
-            if changed:
+            others = [*differing(to_dict(read_config(path)), to_dict(config))]
+            if changed := [name for name in others if not _is_free(name)]:
                 raise ConfigError(
                     f"{path} was started with another configuration: {', '.join(changed)}; --resume {path} alone "
                     "continues it with its own"
                 )
+            if others:
+                self._keep(config)
         elif saved.exists():
             raise ConfigError(
                 f"{path} holds a run already: go on with --resume {path}, or name another folder with run_dir=…"
             )
         else:
             make_folder(path)
-            write_whole(saved, yaml.safe_dump(to_dict(config), sort_keys=False))
+            self._keep(config)
+
+    def _keep(self, config: Config) -> None:
+        write_whole(self.path / "config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False))
 
     def log(self, stage: str, step: int, metrics: Mapping[str, Any]) -> None:
         """Appends one line to ``metrics.jsonl``."""
@@ -222,7 +227,7 @@ def library_of(run: Path) -> str | Path:
 
 
 def read_config(path: Path) -> Config:
-    """The configuration that a run was started with.
+    """The configuration of a run.
 
     Raises:
         ConfigError: there is no run, or its configuration is damaged or of another version.

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from roleagent import config
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.cli import main as roleagent
 from roleagent.files import CHECKSUMS, Lock, damage, make_whole, replace_checked, write_checksums
+from roleagent.learners.run import evaluation
 from roleagent.learners.run.checkpoints import Checkpoints
-from roleagent.learners.run.folder import RunFolder
+from roleagent.learners.run.folder import RunFolder, read_config
 
 differences = load("benchmarks/parts/run_differences").differences
 train = load("train")
@@ -221,6 +223,18 @@ def test_what_may_be_otherwise_when_a_run_goes_on(tmp_path, option, free):
     RunFolder(tmp_path / "run", config.load(), resume=False)
     with contextlib.nullcontext() if free else pytest.raises(config.ConfigError, match=option.partition("=")[0]):
         RunFolder(tmp_path / "run", config.load(overrides=[option]), resume=True)
+    kept = config.load(overrides=[option] if free else [])
+    assert read_config(tmp_path / "run") == kept, "--resume RUN alone continues with it"
+
+
+def test_an_evaluation_is_taken_for_another_on_the_same_tasks_alone(tmp_path):
+    run = SimpleNamespace(folder=RunFolder(tmp_path / "run", config.load(), resume=False))
+    held_out, suite = (SimpleNamespace(manifest=lambda name=name: {"split": name}) for name in ("valid", "train"))
+    before = {"policy_version": 0, "task_split": {"split": "valid"}}
+    run.folder.write_json("before.json", before)
+    policy = SimpleNamespace(version=0)  # no group has had variance yet
+    assert evaluation._known(run, held_out, policy, "iteration-000001", "") == before
+    assert evaluation._known(run, suite, policy, "suite-000001", "") is None
 
 
 def test_what_cannot_be_written_whole_leaves_nothing_behind(tmp_path):
