@@ -158,7 +158,6 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
     for task_id in common:
         for name in levels(sides[0][task_id][0].task_type):
             by_type[name].append(task_id)
-    played = [record for side in sides for records in side.values() for record in records]
 
     def cell(tasks: Sequence[str], value: Callable[[Record], float]) -> dict[str, Any]:
         return _paired([[np.mean([value(record) for record in side[task]]) for side in sides] for task in tasks], rng)
@@ -171,7 +170,8 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
             found |= {"only_first": alone[0], "only_second": alone[1], "p": statistics.mcnemar(*alone)}
         return found
 
-    metrics = sorted({name for record in played for name in record.metrics})
+    measured = ({name for records in side.values() for record in records for name in record.metrics} for side in sides)
+    metrics = sorted(set.intersection(*measured))  # of what one side alone has, such as a judge's score, nothing is known
     return {
         "task_split": dict(task_split),
         "first": [str(one.path) for one in first],

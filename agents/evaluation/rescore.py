@@ -72,8 +72,8 @@ class Rescoring:
         except Exception as error:  # whatever a user's judge does
             reason = f"judge: {type(error).__name__}: {' '.join(str(error).split())}"
             return replace(record, won=False, reward=0.0, stop_reason="error", error=reason)
-        score = {} if isinstance(word, (bool, np.bool_)) else {"judge": float(word)}
-        return replace(record, won=bool(word == 1.0), reward=float(word), metrics={**record.metrics, **score})
+        metrics = {**record.metrics, "judge": float(word)}
+        return replace(record, won=bool(word == 1.0), reward=float(word), metrics=metrics)
 
 
 def changed(file: RecordFile, old: Mapping[Attempt, Record]) -> tuple[int, int]:

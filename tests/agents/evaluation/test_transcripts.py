@@ -119,6 +119,9 @@ def short(episode):
 def half(episode):
     return 0.5 + 0.5 * episode["won"]
 
+def mixed(episode):
+    return True if len(episode["turns"]) <= 8 else 0.25
+
 def fails(episode):
     if episode["group"] == 0:
         raise KeyError("answer")
@@ -151,9 +154,14 @@ def test_saved_episodes_are_judged_again_and_nothing_is_played(here, capsys, mon
     assert evaluate.main(["compare", "x.short.jsonl", "--against", "x.jsonl"]) == 0
     shown = capsys.readouterr().out
     assert "not the same on both sides: judge" in shown
-    assert json.loads(shown.splitlines()[-1])["comparisons"][0]["success"]["only_second"] == len(records) - short
+    [found] = json.loads(shown.splitlines()[-1])["comparisons"]
+    assert found["success"]["only_second"] == len(records) - short
+    assert "judge" not in found["metrics"], "the other side was never judged"
     assert evaluate.main([*rescored[:-1], "judges_of_a_user:half"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["metrics"]["judge"]["mean"] == 1.0
+    assert evaluate.main([*rescored[:-1], "judges_of_a_user:mixed"]) == 0
+    mean = json.loads(capsys.readouterr().out.splitlines()[-1])["metrics"]["judge"]["mean"]
+    assert mean == pytest.approx(0.25 + 0.75 * short / len(records)), "True counts as 1 among scores"
 
 
 @pytest.mark.parametrize(
