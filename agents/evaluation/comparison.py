@@ -171,7 +171,7 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
         return found
 
     measured = ({name for records in side.values() for record in records for name in record.metrics} for side in sides)
-    metrics = sorted(set.intersection(*measured))  # of what one side alone has, such as a judge's score, nothing is known
+    metrics = sorted(set.intersection(*measured))  # not what one side alone has, such as a judge's score
     return {
         "task_split": dict(task_split),
         "first": [str(one.path) for one in first],

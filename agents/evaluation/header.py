@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import platform
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +19,7 @@ from roleagent.agents.evaluation.records import PROTOCOL
 from roleagent.agents.evaluation.targets import STANDARD, EvalTarget, source_digest, weights_digest
 from roleagent.commands import pairs
 from roleagent.env_card import step_limit
+from roleagent.options import user_path
 
 if TYPE_CHECKING:  # torch takes seconds to load: only a local model needs it
     from roleagent.agents.policies.hf import HFPolicy
@@ -57,10 +60,13 @@ def header_of(
             "prompt": asdict(config.prompt) if standard else None,
             "horizon": horizon,
             "prediction_tokens": rollout.prediction_tokens if horizon else None,
+            "similarity": config.estimator.similarity if horizon else None,
             "context": config.policy.context if local else None,
             "dtype": config.policy.dtype if local else None,
             "notes": config.revision.notes if standard else 0,
         }
+        if config.agent.command:
+            settings["program"] = {name: getattr(config.agent, name) for name in ("command", "replies", "timeout")}
     cut = options.cut_failures
     return {
         "protocol": PROTOCOL,
@@ -76,6 +82,7 @@ def header_of(
         "agent": agent,
         **settings,
         **_lessons(env_split),
+        **_files(env_split),
         "seed": options.seed,
         **({"cut_failures": sha256(cut.read_bytes()).hexdigest()[:16]} if cut else {}),
     }
@@ -88,6 +95,26 @@ def _lessons(env_split: EnvSplit) -> dict[str, Any]:
     shown = env_split.config.lessons
     own = {"show": shown.show, "most": shown.most, "tokens": shown.tokens, "library": env_split.lessons.digest}
     return {"lessons": own}
+
+
+def _files(env_split: EnvSplit) -> dict[str, Any]:
+    """The digests of a user's files that an evaluation runs or shows: agent programs, templates, tools, judges."""
+    config = env_split.config
+    named = [*shlex.split(config.agent.command), config.prompt.templates]
+    for part in env_split.environments.values():
+        named += [word.partition(":")[0] for word in _texts(part.config.env.kwargs) if ".py" in word]
+    files = {name: user_path(name) for name in named if name}
+    found = {name: sha256(path.read_bytes()).hexdigest()[:16] for name, path in files.items() if path.is_file()}
+    return {"files": found} if found else {}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts in options of an environment."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(one)
 
 
 def _made_as(env_split: EnvSplit) -> dict[str, Any]:

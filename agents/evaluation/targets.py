@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import marshal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,15 +124,26 @@ def weights_digest(folder: str | Path) -> str:
     return digest.hexdigest()[:16]
 
 
+def _own_source(agent: Any) -> bytes:
+    """The source of a function or class, or the code of one that was typed in."""
+    try:
+        return inspect.getsource(agent).encode()
+    except (OSError, TypeError):
+        functions = vars(agent).values() if isinstance(agent, type) else (agent,)
+        return marshal.dumps([one.__code__ for one in functions if hasattr(one, "__code__")])
+
+
 def source_digest(agent: str) -> dict[str, Any]:
     """``{"source": digest}`` of the file that defines ``module:Class``; empty for built-in agents.
 
-    Of an agent of ``__main__`` it is its own source, which a notebook has, too.
+    Of an agent of a notebook it is its own source, and where there is none, its code.
     """
     module, separator, name = agent.partition(":")
     try:
-        if module == "__main__":
-            source = inspect.getsource(getattr(sys.modules[module], name)).encode()
+        if module == "__main__" and not hasattr(sys.modules[module], "__file__"):
+            source = _own_source(getattr(sys.modules[module], name))
+        elif module == "__main__":
+            source = Path(str(sys.modules[module].__file__)).read_bytes()
         else:
             found = importlib.util.find_spec(module) if separator else None
             source = Path(found.origin).read_bytes() if found is not None and found.origin else None

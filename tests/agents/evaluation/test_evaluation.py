@@ -12,6 +12,7 @@ from programs import load, run
 from tiny import qwen
 
 from roleagent.agents.builders import EnvSplit
+from roleagent.agents.evaluation.header import _files
 from roleagent.agents.evaluation.play import play_agents
 from roleagent.agents.evaluation.records import Attempt, Record, RecordFile
 from roleagent.agents.evaluation.single_step import expert_steps, single_step
@@ -88,6 +89,21 @@ def test_a_file_of_another_evaluation_is_refused(tmp_path):
     RecordFile(path, HEADER).append(record("a"))
     with pytest.raises(ValueError, match=r"another evaluation \(agent, seed differ\).*--out"):
         RecordFile(path, {"protocol": 1, "agent": "somebody else", "seed": 3})
+
+
+def test_a_header_knows_the_files_of_a_user_by_their_content(tmp_path):
+    program, texts, tools = (tmp_path / name for name in ("agent.py", "texts.yaml", "tools.py"))
+    for file in (program, texts, tools):
+        file.write_text("a")
+    options = [f"agent.command=python {program} --fast", f"prompt.templates={texts}"]
+    config = load_config(overrides=[*options, f"env.kwargs={{judge: '{tools}:reward', tasks: [one]}}"])
+    split = SimpleNamespace(config=config, environments={"": SimpleNamespace(config=config)})
+    found = _files(split)["files"]
+    assert {*found} == {str(program), str(texts), str(tools)}
+    for file in (program, texts, tools):
+        file.write_text("b")
+        assert _files(split)["files"][str(file)] != found[str(file)], "another agent, prompt or judge"
+    assert _files(EnvSplit.open(load_config("configs/toy.yaml"), "valid")) == {}
 
 
 @pytest.mark.parametrize("content", ["hello\n", '{"protocol": 1, "agent": "somebody"}\n{"task": 3}\n', "{}"])
