@@ -38,6 +38,7 @@ from roleagent.agents.builders import EnvSplit
 from roleagent.callbacks import Callback
 from roleagent.config import Config, to_dict
 from roleagent.config.effects import without_effect
+from roleagent.learners.distillation import check_tokenizer
 from roleagent.learners.information import task_information
 from roleagent.learners.method import Iteration, Start
 from roleagent.learners.rl import (
@@ -88,6 +89,7 @@ def run_stages(run: Run, split: EnvSplit, held_out: EnvSplit) -> dict[str, Any]:
     run.config = split.config
     data = SFTData.collect(run, split)
     policy = policy or run.build_policy(data.new_policy)
+    check_tokenizer(config, policy)
     segments = data.tokenize(policy)
 
     if run.progress.stage == "warmstart":

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.random import Generator
+from transformers import AutoTokenizer
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.hf import HFPolicy, PolicyError, check_path, own_device, reason_of
@@ -261,6 +262,35 @@ def check_teacher(split: EnvSplit) -> None:
         raise ConfigError(f"distill.hint={options.hint} is no function of (trajectory, group)")
 
 
+def check_tokenizer(config: Config, policy: HFPolicy) -> None:
+    """Refuses a teacher of another tokenizer, before anything is learned.
+
+    Args:
+        policy: the student.
+
+    Raises:
+        PolicyError, CheckpointError: it cannot be read, or its tokens are others.
+    """
+    teacher = config.distill.teacher
+    if not teacher or teacher == "self":
+        return
+    size, special = len(policy.tokenizer), {*policy.tokenizer.all_special_ids}
+    plain = [token for token in range(0, size, max(1, size // _PROBES)) if token not in special]
+    text = policy.decode(plain)
+    if _is_url(teacher):
+        found = ServedTeacher(teacher, config.distill.model).encode(text)
+    else:
+        other = AutoTokenizer.from_pretrained(_folder(teacher))
+        found = other.encode(text, add_special_tokens=False)
+        found = found if other.get_vocab() == policy.tokenizer.get_vocab() else []
+    if policy.encode(text) != found:
+        raise PolicyError(
+            f"distill.teacher={teacher} has another tokenizer than the policy: a teacher scores the policy's own "
+            "tokens. From scratch it is the same with the teacher's seed, environment, warmstart.episodes, wia, aiw "
+            "and curriculum.analyst"
+        )
+
+
 def open_teacher(
     config: Config, split: EnvSplit, policy: HFPolicy, stream: Callable[[str, str], Generator]
 ) -> Teacher | None:
@@ -272,7 +302,7 @@ def open_teacher(
         stream: random streams by name, for the expert whose plan is read.
 
     Raises:
-        PolicyError, CheckpointError: it cannot be read, or has another tokenizer.
+        PolicyError, CheckpointError: it cannot be read.
     """
     options = config.distill
     if not options.teacher:
@@ -281,15 +311,11 @@ def open_teacher(
         own: dict[str, Hint] = {"plan": ExpertPlan(split, stream), "lesson": failure_lesson}
         return HintedTeacher(own[options.hint] if options.hint in own else load_object(options.hint))
     if _is_url(options.teacher):
-        served = ServedTeacher(options.teacher, options.model)
-        _check_tokenizer(policy, served.encode, options.teacher)
-        return served
+        return ServedTeacher(options.teacher, options.model)
     path = _folder(options.teacher)
-    teacher = HFPolicy.from_path(path, torch.Generator(own_device()), config.policy.dtype, config.policy.context)
-    if teacher.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
-        raise _other_tokenizer(options.teacher)
-    _check_tokenizer(policy, teacher.encode, options.teacher)
-    return ModelTeacher(teacher)
+    return ModelTeacher(
+        HFPolicy.from_path(path, torch.Generator(own_device()), config.policy.dtype, config.policy.context)
+    )
 
 
 def _is_url(teacher: str) -> bool:
@@ -307,19 +333,3 @@ def _folder(teacher: str) -> Path:
         raise ConfigError(f"the run {path} has no checkpoint yet")
     Checkpoints.check(newest, "policy/")
     return newest / "policy"
-
-
-def _check_tokenizer(policy: HFPolicy, encode: Callable[[str], list[int]], teacher: str) -> None:
-    """Refuses a teacher that encodes a text of many of the policy's tokens in another way."""
-    size = len(policy.tokenizer)
-    special = {*policy.tokenizer.all_special_ids}
-    plain = [token for token in range(0, size, max(1, size // _PROBES)) if token not in special]
-    text = policy.decode(plain)
-    if policy.encode(text) != list(encode(text)):
-        raise _other_tokenizer(teacher)
-
-
-def _other_tokenizer(teacher: str) -> PolicyError:
-    return PolicyError(
-        f"distill.teacher={teacher} has another tokenizer than the policy: a teacher scores the policy's own tokens"
-    )

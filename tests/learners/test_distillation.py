@@ -11,8 +11,17 @@ import torch
 from programs import TOY_RUN, load, overrides
 from tiny import TASKS, play, qwen, world_of
 
+from roleagent.agents.policies.hf import PolicyError
+from roleagent.config import load as load_config
 from roleagent.learners.batch import Batch, segments_of
-from roleagent.learners.distillation import HintedTeacher, ModelTeacher, ServedTeacher, add_teacher, with_note
+from roleagent.learners.distillation import (
+    HintedTeacher,
+    ModelTeacher,
+    ServedTeacher,
+    add_teacher,
+    check_tokenizer,
+    with_note,
+)
 from roleagent.learners.engine.engine import Engine
 from roleagent.learners.engine.logprobs import TokenScorer
 from roleagent.types import ACTION
@@ -136,3 +145,15 @@ def test_a_teacher_that_cannot_be_is_one_line(tmp_path, capsys, given, words):
     assert train.main(options(tmp_path, "run", *given)) == 2
     assert words in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "run").exists()
+
+
+def test_a_teacher_of_another_tokenizer_is_refused_before_anything_is_learned(tmp_path):
+    student, teacher = qwen(context=2048), qwen(context=2048, seed=1)
+    config = load_config(overrides=["method=distill", f"distill.teacher={tmp_path}"])
+    teacher.model.save_pretrained(tmp_path)
+    teacher.tokenizer.save_pretrained(tmp_path)
+    check_tokenizer(config, student)
+    teacher.tokenizer.add_tokens(["<one_more>"])
+    teacher.tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(PolicyError, match="another tokenizer than the policy"):
+        check_tokenizer(config, student)
