@@ -4,9 +4,9 @@ parts=()
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# More threads than cores, or threads that spin while they wait, cost several times what they gain.
+# More threads than cores cost several times what they gain; how long they wait is set by the programs.
 cores=$(nproc 2>/dev/null || sysctl -n hw.ncpu)
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > 4 ? 4 : cores))} OMP_WAIT_POLICY=passive TOKENIZERS_PARALLELISM=false
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > 4 ? 4 : cores))} TOKENIZERS_PARALLELISM=false
 # Official games, where they lie beside the project; tests that need them say so and skip elsewhere.
 if [[ -z ${ROLEAGENT_SHARED:-} && -d ../shared ]]; then
     ROLEAGENT_SHARED=$(cd ../shared && pwd)

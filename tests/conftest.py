@@ -14,7 +14,7 @@ from roleagent import slow_notice
 for folder in ("ALFWORLD_DATA", "WEBSHOP_DATA", "SEARCHQA_DATA", "TEXTCRAFT_DATA"):
     os.environ.pop(folder, None)  # what a newcomer sees, whatever data this machine has
 if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # a worker has one core; read when torch is imported
+    os.environ["OMP_NUM_THREADS"] = "1"  # a worker has one core; read when torch is imported
 
 # A busy machine is not a failure: examples have no time limit of their own.
 settings.register_profile("patient", deadline=None)
