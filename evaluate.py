@@ -294,7 +294,7 @@ def conclude(
     summary = summarize(sorted(counting, key=lambda record: record.attempt))
     if not summary["n"]:
         raise ValueError(f"every episode failed, the first with {counting[0].error}")
-    summary["usage"] = spending(file.written, prices)
+    summary["usage"] = spending([record for record in file.written if record.repeat < repeats], prices)
     report(display, file.header["agent"]["name"], summary, counting, file.header)
     result = {**file.header, "records": str(file.path), **summary}
     stem = file.path.name.removesuffix(".jsonl")  # any other dot is part of the name

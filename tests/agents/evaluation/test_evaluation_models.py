@@ -108,6 +108,9 @@ def test_a_server_plays_by_the_standard_prompts_whatever_the_weather(here, capsy
         assert len(fake.asked) - asked == steps + 2  # and whether it is there, twice
         same = ("success", "by_type", "repeats", "steps", "n")
         assert {name: again[name] for name in same} == {name: result[name] for name in same}
+        arguments = [1 if word == 2 else word for word in arguments]
+        once = measure(capsys, *arguments)  # of the two repeats that are there
+        assert once["usage"]["answers"] == round(12 * once["steps"])
 
 
 @pytest.mark.parametrize(("keeps", "style"), [(True, "transcript"), (False, "transcript"), (False, "window")])
