@@ -228,6 +228,7 @@ QUESTION = {"prompt_ids": [5, 6], "max_tokens": 3, "stop_ids": [-1], "seed": 1, 
 DESCRIPTION = {
     "protocol": PROTOCOL,
     "context": CONTEXT,
+    "dtype": "float32",
     "model": model_shape(SMALL),
     "devices": ["cpu"],
     "instance": "a",
@@ -475,6 +476,7 @@ def test_without_any_server_the_run_ends(pool):
         ({"model": {**DESCRIPTION["model"], "num_hidden_layers": 7}}, "num_hidden_layers 7 instead of 2"),
         ({"model": {**DESCRIPTION["model"], "rms_norm_eps": 0.5}}, "rms_norm_eps 0.5 instead of 1e-06"),
         ({"lora_rank": 4}, "start it with lora.rank=0"),
+        ({"dtype": "bfloat16"}, "start it with policy.dtype=float32"),
     ],
 )
 def test_a_server_for_something_else_is_refused_at_the_start(other, message):
