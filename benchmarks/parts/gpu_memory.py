@@ -93,6 +93,8 @@ def peak_memory(config: Config, size: Size, gpus: int, card: float = CARD) -> di
     parts = 0 if "offload_param" in zero else whole / gpus
     model = parts if stage == 3 else whole
     gradients = 4 * size.parameters / (gpus if stage >= 2 else 1)
+    if stage == 1 and "offload_optimizer" not in zero:  # the fp32 sums stay, beside what the backward pass leaves
+        states, gradients = states + gradients, 2 * size.parameters
     resident = model + states
     if stage == 3 and policy_computes(config):
         resident += whole

@@ -100,9 +100,11 @@ def plain_weights(model: torch.nn.Module, adapted: bool = True) -> Iterator[tupl
     for name, weight in model.state_dict().items():
         owner, inner, leaf = name.rpartition(".base_layer.")
         if inner and leaf == "weight" and adapted:
-            # Merged in fp32 and rounded once.
-            added = weight.float() + layers[owner].get_delta_weight(_NAME).float()
-            yield f"{owner}.{leaf}", added.to(weight.dtype)
+            # In fp32 and rounded once: peft's get_delta_weight rounds the product to the adapter's type.
+            layer = layers[owner]
+            added = layer.lora_B[_NAME].weight.float() @ layer.lora_A[_NAME].weight.float() * layer.scaling[_NAME]
+            merged = weight.float() + (added.T if layer.fan_in_fan_out else added)
+            yield f"{owner}.{leaf}", merged.to(weight.dtype)
         elif inner:
             yield f"{owner}.{leaf}", weight
         elif ".lora_" not in name:

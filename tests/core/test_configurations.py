@@ -133,6 +133,10 @@ def test_the_memory_of_a_configuration_is_the_sum_of_its_parts():
     copies = 4 * 2 * size.parameters + 2 * 12 * size.parameters / 8  # policy and writer, references, states
     assert found["rollout"] == pytest.approx(copies / 2**30 + 0.4 * 79 + 3)
     assert found["update"] > gpu_memory.CARD
+    small = gpu_memory.SIZES["Qwen/Qwen2.5-1.5B-Instruct"]
+    found = gpu_memory.peak_memory(config.load(ROOT / "configs" / "one_gpu_1.5b.yaml"), small, 1)
+    # ZeRO 1 keeps the sums of gradients in fp32: weights, reference, states and sums.
+    assert found["rollout"] == pytest.approx((2 * 2 + 12 + 4) * small.parameters / 2**30 + 0.5 * 79 + 3)
 
 
 def test_the_published_settings_are_the_cited_recipes():

@@ -158,7 +158,7 @@ class VLLMServer(BaseHTTPRequestHandler):
     def do_GET(self):
         from roleagent.agents.policies.vllm.requests import PROTOCOL
 
-        known = {"protocol": PROTOCOL, "context": 64, "model": {}, "lora_rank": 0, "instance": "a"}
+        known = {"protocol": PROTOCOL, "context": 64, "dtype": "float32", "model": {}, "lora_rank": 0, "instance": "a"}
         self.answer(200, json.dumps({**known, "devices": ["one", "two"]}))
 
     def do_POST(self):

@@ -328,6 +328,7 @@ def _check(server: Any, url: str, config: Config, policy: HFPolicy) -> None:
         )
     differences = {
         "policy.context": (server["context"] >= policy.context_length, policy.context_length),
+        "policy.dtype": (server["dtype"] == config.policy.dtype, config.policy.dtype),
         "lora.rank": (server["lora_rank"] == config.lora.rank, config.lora.rank),
     }
     wrong = [f"{name}={value}" for name, (fits, value) in differences.items() if not fits]

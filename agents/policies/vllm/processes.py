@@ -66,6 +66,7 @@ class EngineProcess:
         self._numbers = itertools.count()
         self._replies: SimpleQueue[PolicyError | None] = SimpleQueue()
         self._ended: LostError | None = None
+        self._posting = threading.Lock()  # ahead, the rollout's thread submits while this one posts
         ours, theirs = socket.socketpair()
         with theirs:
             # Its stdout is not the run's, which a program may read.
@@ -91,7 +92,7 @@ class EngineProcess:
 
     def post(self, name: str, *arguments: Any) -> None:
         """Sends a call. If the process has ended, :meth:`reply` says so."""
-        with contextlib.suppress(OSError):
+        with self._posting, contextlib.suppress(OSError):
             self._connection.send((name, arguments))
 
     def reply(self) -> None:
@@ -140,7 +141,8 @@ class EngineProcess:
         self._ended = LostError(f"{self.name} has ended{reason}")
         self._replies.put(self._ended)
         self._give_back(self._ended)
-        self._connection.close()
+        with self._posting:
+            self._connection.close()
 
     def _give_back(self, error: LostError) -> None:
         for number in list(self._parts):
@@ -323,7 +325,7 @@ class Child:
     """
 
     def __init__(self, connection: Connection):
-        self._connection = connection
+        self._connection, self._sending = connection, threading.Lock()
         self.inbox: SimpleQueue[tuple[str, tuple[Any, ...]]] = SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -339,7 +341,8 @@ class Child:
 
     def send(self, name: str, content: Any) -> None:
         """Sends what :meth:`EngineProcess._read` reads."""
-        self._connection.send((name, content))
+        with self._sending:
+            self._connection.send((name, content))
 
     def run(self) -> None:
         """Starts the engine, and serves until the parent ends."""

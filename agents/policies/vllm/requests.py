@@ -10,7 +10,7 @@ from typing import Any
 from roleagent.agents.policies.vllm.sync import ADAPTER
 from roleagent.types import Completion
 
-PROTOCOL = 4
+PROTOCOL = 5
 """The version of what a run and a server say to each other."""
 
 _NO_PART = (

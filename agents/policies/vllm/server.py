@@ -78,7 +78,7 @@ class Service:
         self._has_weights = False
 
     async def health(self, body: Any) -> dict[str, Any]:
-        """``protocol``, ``context``, ``model``, ``lora_rank``, ``devices``, and an ``instance`` that no other has."""
+        """``protocol``, ``context``, ``dtype``, ``model``, ``lora_rank``, ``devices``, and its own ``instance``."""
         return self.description
 
     async def generate(self, body: Any) -> dict[str, Any]:
@@ -189,6 +189,7 @@ def options_for(config: Config, model: str) -> tuple[dict[str, Any], dict[str, A
     description = {
         "protocol": PROTOCOL,
         "context": options["max_model_len"],
+        "dtype": config.policy.dtype,
         "model": model_shape(described),
         "lora_rank": config.lora.rank,
     }
@@ -244,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1", help="interface to listen on (default: %(default)s)")
     parser.add_argument("--port", type=port_number, default=8000, help="(default: %(default)s)")
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="options, e.g. vllm.extra={tensor_parallel_size: 2}"
+        "overrides", nargs="*", metavar="key=value", help="options, e.g. vllm.extra.tensor_parallel_size=2"
     )
     options = parser.parse_intermixed_args(arguments)
     set_environment(own_processes=True)

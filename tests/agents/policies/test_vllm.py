@@ -37,7 +37,7 @@ from roleagent.agents.policies.vllm.engine import (
     sleep_level,
 )
 from roleagent.agents.policies.vllm.policy import check, open_vllm
-from roleagent.agents.policies.vllm.requests import PROTOCOL, model_shape
+from roleagent.agents.policies.vllm.requests import PROTOCOL, SampleRequest, model_shape
 from roleagent.agents.policies.vllm.server import Service, application
 from roleagent.agents.policies.vllm.sync import BrokenChannelError, Channel, join_store, open_store, send_weights
 from roleagent.config import ConfigError, load
@@ -228,6 +228,7 @@ QUESTION = {"prompt_ids": [5, 6], "max_tokens": 3, "stop_ids": [-1], "seed": 1, 
 DESCRIPTION = {
     "protocol": PROTOCOL,
     "context": CONTEXT,
+    "dtype": "float32",
     "model": model_shape(SMALL),
     "devices": ["cpu"],
     "instance": "a",
@@ -475,6 +476,7 @@ def test_without_any_server_the_run_ends(pool):
         ({"model": {**DESCRIPTION["model"], "num_hidden_layers": 7}}, "num_hidden_layers 7 instead of 2"),
         ({"model": {**DESCRIPTION["model"], "rms_norm_eps": 0.5}}, "rms_norm_eps 0.5 instead of 1e-06"),
         ({"lora_rank": 4}, "start it with lora.rank=0"),
+        ({"dtype": "bfloat16"}, "start it with policy.dtype=float32"),
     ],
 )
 def test_a_server_for_something_else_is_refused_at_the_start(other, message):
@@ -529,6 +531,25 @@ def test_an_engine_that_is_killed_costs_no_reply_and_starts_anew(engines, capsys
         play(actor)
     actor.sync(weights, 2)
     assert len(ask(actor, prompts())) == len(prompts())
+
+
+def test_what_two_threads_post_arrives_whole(engines):
+    """Ahead, the rollout submits while an update begins; a connection writes a large message in two parts."""
+    actor, members = engines
+    actor.sync(ModuleWeights(small().model), 0)
+    large = SampleRequest(tuple(range(30_000)), 3, (), 1, 300)
+
+    def submit():
+        for number in range(-100, 0):
+            members[0].post("submit", number, [large], 1.0)
+
+    rollout = threading.Thread(target=submit)
+    rollout.start()
+    while rollout.is_alive():
+        members[0].post("cancel")
+    rollout.join()
+    play(actor)
+    assert [member.lost for member in members] == [None] * 3
 
 
 def test_what_an_engine_was_asked_and_nobody_wants_any_more_is_forgotten(engines):

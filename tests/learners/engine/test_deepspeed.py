@@ -189,6 +189,15 @@ def test_an_adapter_is_peft_s_and_its_sum_a_plain_model(tmp_path):
     }
 
 
+def test_in_bfloat16_the_sum_is_rounded_once(tmp_path):
+    model, _ = trained_adapter(tmp_path, torch.bfloat16)
+    layer = model.model.layers[0].mlp.up_proj
+    product = layer.lora_B["default"].weight.double() @ layer.lora_A["default"].weight.double()
+    expected = layer.base_layer.weight + product * layer.scaling["default"]
+    found = dict(plain_weights(model))["model.layers.0.mlp.up_proj.weight"]
+    torch.testing.assert_close(found.double(), expected, rtol=2**-8, atol=0.0)
+
+
 def test_two_updates_of_an_adapter_reach_the_exported_model(tmp_path):
     """The exported folder alone gives the logits of base and adapter, and they are not those of the base."""
     from peft import PeftModel

@@ -1,6 +1,8 @@
 """Jobs of SLURM: what the batch files run, and how a task of srun knows its place."""
 
+import argparse
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -10,6 +12,7 @@ import pytest
 from programs import ROOT
 
 from roleagent import program
+from roleagent.config import load
 
 JOB = {"SLURM_JOB_NODELIST": "n1,n2,n3", "SLURM_JOB_ID": "41234", "SLURM_CPUS_PER_TASK": "6", "SLURM_GPUS_ON_NODE": "4"}
 
@@ -42,15 +45,31 @@ def test_one_node_samples_and_the_others_train():
     [trainer] = [line for line in lines if "train.py" in line]
     [server] = [line for line in lines if "vllm.server" in line]
     assert "--ntasks=4 --ntasks-per-node=4 --nodelist=n1 --gpus-per-task=1 " in server
-    assert r"tensor_parallel_size:\ 1" in server and "--host n1 --config my.yaml seed=3 policy.path=" in server
+    assert "--host n1 --config my.yaml seed=3 policy.path=" in server
     urls = r"\,".join(f"http://n1:{port}" for port in range(8000, 8004))
     assert "--nodes=2 --ntasks-per-node=4" in trainer and rf"vllm.url=\[{urls}\]" in trainer
     assert "train.py --config my.yaml --resume seed=3 policy.path=" in trainer
     assert all("MASTER_ADDR=n2" in line and "policy.path=Qwen/Qwen2.5-7B-Instruct" in line for line in lines)
     status, lines, _ = printed("server_and_trainer", MODEL="m", SERVERS="2", TENSOR_PARALLEL="4")
     assert status == 0 and sum("vllm.server" in line for line in lines) == 2
+    assert all(" vllm.extra.tensor_parallel_size=4" in line for line in lines if "vllm.server" in line)
     [trainer] = [line for line in lines if "train.py" in line]
     assert r"--nodelist=n3 " in trainer and r"vllm.url=\[http://n1:8000\,http://n2:8000\]" in trainer
+
+
+@pytest.mark.parametrize("given", [["--resume", "{}"], ["--resume={}"]])
+def test_the_servers_of_a_resumed_run_have_its_options_and_keep_those_of_vllm(tmp_path, given):
+    (tmp_path / "config.yaml").write_text("policy: {context: 4096}\nvllm: {extra: {dtype: bfloat16}}\n")
+    words = [word.format(tmp_path) for word in given]
+    _, lines, _ = printed("server_and_trainer", "seed=3", *words, MODEL="m", TENSOR_PARALLEL="2")
+    [server] = [line for line in lines if "vllm.server" in line]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config")
+    parser.add_argument("overrides", nargs="*")
+    options = parser.parse_intermixed_args(shlex.split(server.partition("--host n1")[2]))
+    config = load(options.config, options.overrides)
+    assert config.policy.context == 4096 and config.seed == 3
+    assert config.vllm.extra == {"dtype": "bfloat16", "tensor_parallel_size": 2}
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
