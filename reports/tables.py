@@ -38,7 +38,8 @@ def agent_table(rows: Mapping[str, Sequence[EvalRecords]], form: str) -> str:
 
     Args:
         rows: evaluations by the agent's name; those of one agent on one split are one cell.
-        form: ``markdown`` or ``latex`` (agents × splits, in percent), or ``csv`` (one row per cell, in [0, 1]).
+        form: ``markdown`` or ``latex`` (agents × splits, in percent), or ``csv`` (one row per cell, in [0, 1], with the
+            measures that all its evaluations have).
     """
     cells = {name: by_split(evaluations) for name, evaluations in rows.items()}
     splits = {split: parts[0].task_split for own in cells.values() for split, parts in own.items()}
@@ -54,7 +55,7 @@ def agent_table(rows: Mapping[str, Sequence[EvalRecords]], form: str) -> str:
                 {"agent": name, **{key: splits[split][key] for key in ("env_id", "split", "digest")}}
                 | {"evaluations": len(cells[name][split]), "tasks": found["tasks"], "episodes": found["n"]}
                 | {"success": found["success"], "low": found["interval"][0], "high": found["interval"][1]}
-                | {metric: value["mean"] for metric, value in found["metrics"].items()}
+                | {m: found["metrics"][m]["mean"] for m in found["metrics"] if _measured_by_all(cells[name][split], m)}
                 for (name, split), found in measured.items()
             ]
         )
@@ -72,6 +73,10 @@ def agent_table(rows: Mapping[str, Sequence[EvalRecords]], form: str) -> str:
     return (
         "\n".join(markdown_row(*row) for row in (["agent", *titles], ["---"] * (1 + len(titles)), *lines)) + "\n" + note
     )
+
+
+def _measured_by_all(evaluations: Sequence[EvalRecords], metric: str) -> bool:
+    return all(any(metric in record.metrics for record in one.records) for one in evaluations)
 
 
 def _percent(found: Mapping[str, Any]) -> tuple[str, str]:

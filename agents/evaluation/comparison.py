@@ -134,9 +134,9 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
     Returns:
         ``task_split``; ``first`` and ``second``, the files; ``difference``, in words; ``differs``: settings that are
         not the same, with both values; ``left_out``: tasks without an outcome on a side; ``success`` over all tasks,
-        ``by_type``, and ``metrics`` and ``steps`` by name, each with ``tasks``, both values, the ``difference`` (first
-        minus second) and its ``interval``; of success also ``only_first``, ``only_second``
-        and McNemar's ``p`` where each task was played once; ``seeds``: the difference and its interval over
+        ``by_type``, and ``steps`` and the ``metrics`` that both sides have, each with ``tasks``, both values, the
+        ``difference`` (first minus second) and its ``interval``; of success also ``only_first``, ``only_second`` and
+        McNemar's ``p`` where each task was played once; ``seeds``: the difference and its interval over
         evaluations, where both sides have several (``paired``: the same runs in the same order, measured twice);
         ``at_k``: ``pass@k`` and ``pass^k`` for each ``k``, where both sides played tasks repeatedly.
 
@@ -158,6 +158,10 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
     for task_id in common:
         for name in levels(sides[0][task_id][0].task_type):
             by_type[name].append(task_id)
+    # A measure that one side lacks, such as the scores of a judge, is no difference.
+    metrics = sorted(
+        set.intersection(*({m for part in side.values() for r in part for m in r.metrics} for side in sides))
+    )
 
     def cell(tasks: Sequence[str], value: Callable[[Record], float]) -> dict[str, Any]:
         return _paired([[np.mean([value(record) for record in side[task]]) for side in sides] for task in tasks], rng)
@@ -170,8 +174,6 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
             found |= {"only_first": alone[0], "only_second": alone[1], "p": statistics.mcnemar(*alone)}
         return found
 
-    measured = ({name for records in side.values() for record in records for name in record.metrics} for side in sides)
-    metrics = sorted(set.intersection(*measured))  # not what one side alone has, such as a judge's score
     return {
         "task_split": dict(task_split),
         "first": [str(one.path) for one in first],

@@ -73,7 +73,7 @@ def test_the_bootstrap_finds_the_normal_interval_where_it_holds(values):
 SPLIT = TaskSplit("RoleAgent/Toy-v0", "valid", ("a", "b", "c", "d"))
 
 
-def measured(path, wins, task_split=SPLIT, repeats=1, temperature=0.0, **header):
+def measured(path, wins, task_split=SPLIT, repeats=1, temperature=0.0, more=(), **header):
     """A record file in which the tasks named in ``wins`` (one string of tasks per repeat) are won."""
     head = {"protocol": 2, **task_split.manifest(), "kwargs": {"max_steps": 15}, "temperature": temperature, **header}
     file = RecordFile(path, head)
@@ -81,7 +81,7 @@ def measured(path, wins, task_split=SPLIT, repeats=1, temperature=0.0, **header)
         for task_id in task_split.task_ids:
             kind, steps = ("heat" if task_id in "ab" else "cool"), 4 if task_id in won else 15
             end = "won" if task_id in won else "max_steps"
-            metrics = {"score": 1.0 if task_id in won else 0.5}
+            metrics = {"score": 1.0 if task_id in won else 0.5, **dict.fromkeys(more, 0.5)}
             file.append(Record(task_id, kind, task_id in won, 0.0, steps, end, repeat=repeat, metrics=metrics))
     return path
 
@@ -106,6 +106,15 @@ def test_a_comparison_by_hand(tmp_path):
     assert found["steps"]["difference"] == pytest.approx(-11 / 4)
     assert (found["left_out"], found["seeds"], found["differs"]) == (0, None, {})
     assert [row[0] for row in comparison_rows(found)] == ["all", "cool", "heat", "score ×100", "steps"]
+
+
+def test_a_measure_of_one_side_only_is_no_difference(tmp_path, capsys):
+    """A judge scored one of two files: 0.5 against nothing, and not against 0."""
+    files = [measured(tmp_path / "a", ["bcd"], more=["judge"]), measured(tmp_path / "b", ["ab"])]
+    assert set(compared(files[:1], files[1:])["metrics"]) == {"score"}
+    assert set(compared(files[:1], files[:1])["metrics"]) == {"judge", "score"}
+    assert evaluate.main(["table", "--row", "both", *map(str, files), "--format", "csv"]) == 0
+    assert "score" in (table := capsys.readouterr().out) and "judge" not in table
 
 
 def test_repeats_and_seeds_are_taken_together_within_a_task(tmp_path):
