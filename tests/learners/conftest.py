@@ -8,6 +8,7 @@ import yaml
 from programs import run
 
 CONFIG = {
+    "seed": 2,
     "env": {
         "id": "RoleAgent/ALFWorld-v0",
         "eval_split": "train",
