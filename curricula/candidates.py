@@ -78,11 +78,11 @@ def unread(library: FailureLibrary, task_split: TaskSplit, asked: Asked, by_text
     known = library.failures({key for pool in pools for key in pool.by_key})
     offers = []
     for (_, reflection), pool in zip(asked, pools, strict=True):
-        drawn = [known[pool.entries[place].key] for place in rng.permutation(len(pool.entries)).tolist()]
+        tasks = [*{entry.task_id: entry for entry in pool.entries}.values()]  # one may have failed in several modes
+        drawn = [known[tasks[place].key] for place in rng.permutation(len(tasks)).tolist()]
         if by_text:
             drawn.sort(key=lambda failure: -lms_tokens(failure.task.goal, reflection.query))
-        chosen = list({failure.task.task_id: failure for failure in reversed(drawn)}.values())[::-1][:_SEARCHED]
-        offers.append(Offer(chosen, list))
+        offers.append(Offer(drawn[:_SEARCHED], list))
     return offers
 
 

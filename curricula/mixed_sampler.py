@@ -12,11 +12,27 @@ from roleagent.curricula.failure_sampler import CurriculumSampler
 from roleagent.tasks.grammar import REFUSALS
 from roleagent.types import Group, Reflection, Sampler, Task
 
-_GENENV = ("proposed", "accepted", "wanted", "fallback", "fresh", "replayed", "records_in_band", "pool")
+_COSTS = (
+    "tokens",
+    "prompt_tokens",
+    "seconds",
+    "requests",
+    "retries",
+    "failures",
+    "cut",
+    "shortened",
+    "estimated",
+    "cost",
+)
+_GENENV = (
+    *("proposed", "accepted", "repaired", "variations", "wanted", "fallback", "fresh", "replayed", "records_in_band"),
+    *("pool", *(f"refused_{reason}" for reason in REFUSALS), *_COSTS),
+)
 _SUMMED = frozenset(
     {
-        *(*CurriculumSampler.COUNTED, "weighted_tasks", "unseen_tasks"),
-        *(f"genenv_{name}" for name in (*_GENENV, *(f"refused_{reason}" for reason in REFUSALS))),
+        *(*CurriculumSampler.COUNTED, "weighted_tasks", "unseen_tasks", "self_retrievals"),
+        *("analysis_tokens", "analysis_seconds", *(f"endpoint_{name}" for name in _COSTS)),
+        *(f"genenv_{name}" for name in _GENENV),
     }
 )
 

@@ -45,6 +45,7 @@ def collect_failures(
     """Failed episodes on training tasks; with the same ``rng`` the same on every rank.
 
     Half of them are scripted failures, all modes equally often. The others fail by command noise, as a weak policy.
+    Where the expert recovers from nearly all noise, more are scripted.
 
     Args:
         split: the training tasks.
@@ -68,7 +69,7 @@ def collect_failures(
     failed: list[Trajectory] = []
     for attempt in range(_ATTEMPTS * episodes):
         task_id = split.task_split.task_ids[int(rng.integers(len(split.task_split)))]
-        if len(failed) % 2:
+        if len(failed) % 2 and attempt < _ATTEMPTS * episodes // 2:
             trajectory = _noisy_failure(split.base, task_id, noise, rng)
         else:
             failure = play_failure(split.base, task_id, modes[attempt // 2 % len(modes)], rng)

@@ -9,6 +9,7 @@ import pytest
 from failures import NOTHING, TOY, failed, story
 
 from roleagent.curricula import CurriculumSampler, RuleAnalyst
+from roleagent.curricula.candidates import unread
 from roleagent.curricula.rule_analyst import UnreadAnalyst
 from roleagent.curricula.task_records import TaskRecords
 from roleagent.tasks.split import TaskSplit
@@ -98,6 +99,17 @@ def test_controls_retrieve_without_reading_the_failure(library, control):
         assert chosen == dict.fromkeys(LIKE, 60)
     else:
         assert chosen.keys() == GOALS.keys() - {"t0"} and min(chosen.values()) > 15 and max(chosen.values()) < 45
+
+
+def test_a_control_draws_tasks_and_not_their_modes(library):
+    """From what somebody has read: t1 failed in three ways, and is a task like the others."""
+    modes = ("navigation_loop", "wrong_object", "missing_precondition")
+    library.record([*(failed("t1", mode) for mode in modes), *(failed(f"t{n}") for n in range(2, 9))], iteration=0)
+    chosen = Counter()
+    for seed in range(300):
+        [offer] = unread(library, SPLIT, [("t0", failed("t0")[1])], by_text=False, rng=np.random.default_rng(seed))
+        chosen.update(one.task.task_id for one in offer.shown)
+    assert chosen.total() == 4 * 300 and min(chosen.values()) > 100 and max(chosen.values()) < 200, chosen
 
 
 def test_a_frozen_curriculum_draws_as_at_its_checkpoint(library):

@@ -65,6 +65,7 @@ FARMED = {"reward_tool": 3.0, "returns_changed": 0.5, "process_only_groups": 3.0
         (["wia=on"], {}, ["no prediction was ever scored", "ever changed a return", "no true state"]),
         (["aiw=on"], {"curriculum_from_curriculum": 1.0, "curriculum_failures": 2.0}, []),
         (["aiw=on"], {"curriculum_failures": 2.0}, ["failure library"]),
+        (["aiw=on", "curriculum.analyst=types"], {}, []),  # a control without a library
     ],
     ids=str,
 )

@@ -219,7 +219,11 @@ def _for_environment(tree: dict[str, Any], env_id: Any) -> dict[str, Any]:
     """
     section = tree.get("env")
     if isinstance(section, list):
-        own = next((one for one in section if isinstance(one, Mapping) and one.get("id") == env_id), {})
+        chosen = [one for one in section if isinstance(one, Mapping) and one.get("id") == env_id]
+        if len(chosen) > 1:
+            names = ", ".join(str(one.get("name")) for one in chosen)
+            raise ConfigError(f"env lists {env_id} as {names}: an id names none of them; give one a file of its own")
+        own = chosen[0] if chosen else {}
         return {**tree, "env": {key: value for key, value in own.items() if key not in ("name", "share")}}
     if not isinstance(section, Mapping) or section.get("id", EnvConfig.id) == env_id:
         return tree
@@ -277,6 +281,8 @@ def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
     section = own.get("env")
     if isinstance(section, Mapping) and "id" in section:
         below = _for_environment(below, section["id"])
+    elif isinstance(section, Mapping) and isinstance(below.get("env"), list):
+        raise ConfigError(f"env is a list in the base of {path}: write the whole list, or the id of one environment")
     return merged(below, own)
 
 

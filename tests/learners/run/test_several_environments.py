@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -11,9 +12,11 @@ from tiny import qwen
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.cli import main as roleagent
-from roleagent.config import from_dict
+from roleagent.config import ConfigError, from_dict
+from roleagent.config import load as load_config
 from roleagent.curricula.archive import mode_counts
 from roleagent.curricula.library import FailureLibrary
+from roleagent.curricula.mixed_sampler import MixedSampler
 from roleagent.reports.data.load_run import load_run
 
 differences = load("benchmarks/parts/run_differences").differences
@@ -155,6 +158,25 @@ def test_one_of_them_is_named_by_its_id_and_keeps_its_arguments(arguments, tmp_p
     header, *records = map(json.loads, out.read_text().splitlines())
     assert header["kwargs"] == CRAFT["kwargs"] and len(records) == 3
     assert all(one["task_id"] in EnvSplit.held_out(from_dict(SEVERAL)).parts["craft"].task_split for one in records)
+
+
+def test_what_a_file_over_a_list_means_is_clear(arguments, tmp_path):
+    own = tmp_path / "own.yaml"
+    own.write_text(yaml.safe_dump({"base": arguments[1], "env": {"eval_tasks": 3}}))
+    with pytest.raises(ConfigError, match="env is a list in the base of"):
+        load_config(own)
+    pair = [{**TOY, "name": name, "share": 0.5} for name in ("easy", "hard")]
+    twice = configured(tmp_path, env=pair)[1]
+    with pytest.raises(ConfigError, match="as easy, hard: an id names none of them"):
+        load_config(twice, ["env.id=RoleAgent/Toy-v0"])
+
+
+def test_counts_of_all_environments_are_sums():
+    """Requests, their tokens and their price, too."""
+    own = {"endpoint_requests": 4.0, "endpoint_cost": 0.5, "analysis_tokens": 400.0, "entropy": 2.0}
+    samplers = {name: SimpleNamespace(metrics=lambda: own) for name in ("toy", "craft")}
+    found = MixedSampler(samplers, {"toy": 0.5, "craft": 0.5}).metrics()
+    assert {name: found[name] / value for name, value in own.items()} == {**dict.fromkeys(own, 2.0), "entropy": 1.0}
 
 
 def test_tasks_are_written_for_the_environments_that_have_a_grammar(tmp_path):

@@ -38,6 +38,13 @@ def failed(request):
     return collect_failures(world, demonstrations, np.random.default_rng(1), DISPLAY)
 
 
+def test_an_expert_that_recovers_from_all_noise_leaves_scripted_failures(monkeypatch):
+    world = EnvSplit.open(load(overrides=["env.id=RoleAgent/Toy-v0", "warmstart={failures: 2, episodes: 4}"]), "train")
+    demonstrations = collect_demonstrations(world, np.random.default_rng(0), DISPLAY)
+    monkeypatch.setattr("roleagent.learners.sft.analyst._noisy_failure", lambda *given: None)
+    assert len(collect_failures(world, demonstrations, np.random.default_rng(1), DISPLAY)) == 8
+
+
 @pytest.fixture
 def examples(failed):
     return list(analyst_examples(UNLIMITED, failed, RuleAnalyst(), np.random.default_rng(2)))
