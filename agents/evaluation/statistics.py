@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -196,7 +196,7 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
     Intervals are over tasks (:mod:`roleagent.agents.evaluation.statistics`): Wilson's, or Student's for measures that
     leave [0, 1].
     Episodes without an outcome are counted in ``errors`` and are in no rate. An episode without a measure that others
-    have counts 0 in it.
+    of its environment have counts 0 in it; an environment without the measure is left out.
 
     Returns:
         ``n`` episodes of ``tasks`` tasks, ``success``, its ``interval``, mean ``steps`` and ``reward``, the share of
@@ -212,11 +212,11 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
         for name in levels(record.task_type):
             by_type[name].append(record)
     own = {record.task_type for record in sound}
-    names = sorted({name for record in sound for name in record.metrics})
+    measured = {(name, _environment(record)) for record in sound for name in record.metrics}
     behavior = sorted({name for record in sound for name in record.behavior})
     predicted = [record.prediction for record in sound if record.prediction is not None]
     return {
-        **_part(sound, names),
+        **_part(sound, measured),
         "reward": _mean([record.reward for record in sound]),
         "prediction": _mean(predicted) if predicted else None,
         "behavior": _behavior(sound, behavior) if behavior else None,
@@ -225,14 +225,30 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
         "at_k": at_k(sound),
         "by_trial": _by_trial(sound),
         "macro": _mean([_mean([record.won for record in by_type[name]]) for name in by_type if name in own]),
-        "by_type": {name: _part(by_type[name], names) for name in sorted(by_type)},
+        "by_type": {name: _part(by_type[name], measured) for name in sorted(by_type)},
     }
 
 
-def _part(records: Sequence[Record], metrics: Sequence[str]) -> dict[str, Any]:
+def _environment(record: Record) -> str:
+    """Of several environments the name of the episode's; else an empty text."""
+    name, slash, _ = record.task_type.partition("/")
+    return name if slash else ""
+
+
+def _part(records: Sequence[Record], measured: Collection[tuple[str, str]]) -> dict[str, Any]:
+    """The figures of some episodes.
+
+    Args:
+        measured: measures, each with an environment that has it.
+    """
     tasks = [record.task_id for record in records]
     success = rate([record.won for record in records], tasks)
     steps = sum(record.steps for record in records)
+    metrics = {}
+    for name in sorted({name for name, _ in measured}):
+        if having := [record for record in records if (name, _environment(record)) in measured]:
+            values = [record.metrics.get(name, 0.0) for record in having]
+            metrics[name] = _metric(values, [record.task_id for record in having])
     return {
         "n": len(records),
         "tasks": len(set(tasks)),
@@ -240,7 +256,7 @@ def _part(records: Sequence[Record], metrics: Sequence[str]) -> dict[str, Any]:
         "interval": [success.low, success.high],
         "steps": steps / len(records) if records else 0.0,
         "invalid": sum(record.invalid for record in records) / steps if steps else 0.0,
-        "metrics": {name: _metric([record.metrics.get(name, 0.0) for record in records], tasks) for name in metrics},
+        "metrics": metrics,
     }
 
 
@@ -374,6 +390,7 @@ def result_rows(summaries: Mapping[str, Mapping[str, Any]], details: bool = Fals
             row.append(f"{part['success']:.1%}  [{low:.1%}, {high:.1%}]  n={part['n']}" if part else "–")
             if details:
                 row.append(f"{part['steps']:.1f}" if part else "–")
-                row += [f"{100 * part['metrics'][m]['mean']:.1f}" if part else "–" for m in summary["metrics"]]
+                found = part["metrics"] if part else {}
+                row += [f"{100 * found[m]['mean']:.1f}" if m in found else "–" for m in summary["metrics"]]
         rows.append(row)
     return rows

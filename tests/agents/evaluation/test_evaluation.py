@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import gymnasium
@@ -16,7 +17,7 @@ from roleagent.agents.evaluation.header import _files
 from roleagent.agents.evaluation.play import play_agents
 from roleagent.agents.evaluation.records import Attempt, Record, RecordFile
 from roleagent.agents.evaluation.single_step import expert_steps, single_step
-from roleagent.agents.evaluation.statistics import summarize
+from roleagent.agents.evaluation.statistics import result_rows, summarize
 from roleagent.agents.evaluation.transcripts import read_transcripts
 from roleagent.config import from_dict, to_dict
 from roleagent.config import load as load_config
@@ -55,6 +56,20 @@ def test_the_summary_by_hand():
     assert cool["interval"] == pytest.approx(wilson(1, 1))
     assert summary["by_type"]["heat"]["success"] == 0.5
     assert summary["macro"] == 0.75  # every type counts the same
+
+
+def test_a_measure_of_one_environment_of_several_says_nothing_of_the_others():
+    """An episode of its own without the measure, such as one that crashed, counts 0."""
+    scores = [{"score": 1.0}, {}, {}]
+    kinds = ("craft/plank", "craft/plank", "toy/heat")
+    records = [replace(record(str(n), kind=kinds[n]), metrics=own) for n, own in enumerate(scores)]
+    summary = summarize(records)
+    assert summary["metrics"]["score"]["mean"] == summary["by_type"]["craft"]["metrics"]["score"]["mean"] == 0.5
+    assert summary["by_type"]["toy"]["metrics"] == {}
+    rows = {row[0]: row[-1] for row in result_rows({"x": summary}, details=True)}
+    assert (rows["all"], rows["craft"], rows["toy"]) == ("50.0", "50.0", "–")
+    alone = summarize([replace(record("a", kind=kind), metrics=own) for kind, own in zip("ab", scores, strict=False)])
+    assert alone["by_type"]["b"]["metrics"]["score"]["mean"] == 0.0
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
