@@ -100,11 +100,14 @@ def open_archive(
 
 @lru_cache(maxsize=4)
 def _open(place: str, corpus: str | None, retriever: str, index: str | None, seed: int) -> Archive:
+    served = retriever.startswith(("http://", "https://"))
+    if served and (index or corpus):
+        raise QuestionError(f"the server {retriever} has passages and an index of its own: leave out index and corpus")
     world = generate(seed) if place == GENERATED else None
     with waiting(f"the questions of {place} to be read"):
         questions = world.questions if world else load_questions(Path(place))
     try:
-        if retriever.startswith(("http://", "https://")):
+        if served:
             passages = None
         elif corpus is None and world:
             passages = Passages.of(world.passages)

@@ -177,6 +177,9 @@ def test_a_missing_folder_split_or_corpus(tmp_path, monkeypatch):
     write(tmp_path / "bad.jsonl", {"id": "0", "contents": '"T"\ntext'}, "{")
     with pytest.raises(QuestionError, match=r"bad\.jsonl, line 2"):
         SearchQAEnv(split="test", data_dir=tmp_path, corpus=tmp_path / "bad.jsonl")
+    for own in ({"index": "dense"}, {"corpus": "corpus.jsonl"}):
+        with pytest.raises(QuestionError, match=r"the server http://127\.0\.0\.1:1 has passages and an index"):
+            SearchQAEnv(split="test", data_dir=tmp_path, retriever="http://127.0.0.1:1", **own)
 
 
 # --- the real ones ----------------------------------------------------------------------------------------------------
