@@ -74,7 +74,7 @@ def test_the_command_trains_the_arms_and_reports_their_difference(finished, tmp_
     command = ["fork", str(whole), "--at", "2", "optim.lr=0", "--repeats", "2", "--jobs", "1", "--out", str(out)]
     assert roleagent(command) == 0
     capsys.readouterr()
-    forks = out / "seed0"
+    forks = out / "seed2"
     assert {path.name for path in forks.iterdir() if path.is_dir()} == {
         *("fork2-unchanged", "fork2-optim_lr_0", "fork2-repeat1-unchanged", "fork2-repeat1-optim_lr_0")
     }
