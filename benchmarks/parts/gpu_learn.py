@@ -18,7 +18,7 @@ import tarfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from itertools import takewhile
+from itertools import product, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -395,8 +395,8 @@ def table(folder: Path) -> str:
         lines = [f"Iteration {number}, the largest that an arm of every method has evaluated:"]
         sides = {name: (found[0], found[number]) for name, found in arms.items() if {0, number} <= {*found}}
         lines += by_method(folder, arms, sides)
-    last = max((folder / "final").glob("*"), key=lambda path: int(path.name), default=None)
-    for split in (*SPLITS, "train") if last else ():
+    finals = sorted((folder / "final").glob("*"), key=lambda path: int(path.name))
+    for last, split in product(finals[-1:], (*SPLITS, "train")):
         files = {path.name.removesuffix(f"-{split}.jsonl"): path for path in last.glob(f"*-{split}.jsonl")}
         read = evaluations(files)
         if files:
