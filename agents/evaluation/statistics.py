@@ -212,7 +212,7 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
         for name in levels(record.task_type):
             by_type[name].append(record)
     own = {record.task_type for record in sound}
-    measured = {(name, _environment(record)) for record in sound for name in record.metrics}
+    measured = {(name, levels(record.task_type)[:-1]) for record in sound for name in record.metrics}
     behavior = sorted({name for record in sound for name in record.behavior})
     predicted = [record.prediction for record in sound if record.prediction is not None]
     return {
@@ -229,24 +229,18 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def _environment(record: Record) -> str:
-    """Of several environments the name of the episode's; else an empty text."""
-    name, slash, _ = record.task_type.partition("/")
-    return name if slash else ""
-
-
-def _part(records: Sequence[Record], measured: Collection[tuple[str, str]]) -> dict[str, Any]:
+def _part(records: Sequence[Record], measured: Collection[tuple[str, tuple[str, ...]]]) -> dict[str, Any]:
     """The figures of some episodes.
 
     Args:
-        measured: measures, each with an environment that has it.
+        measured: measures, each with the level of an environment that has it; () where there is one environment only.
     """
     tasks = [record.task_id for record in records]
     success = rate([record.won for record in records], tasks)
     steps = sum(record.steps for record in records)
     metrics = {}
     for name in sorted({name for name, _ in measured}):
-        if having := [record for record in records if (name, _environment(record)) in measured]:
+        if having := [record for record in records if (name, levels(record.task_type)[:-1]) in measured]:
             values = [record.metrics.get(name, 0.0) for record in having]
             metrics[name] = _metric(values, [record.task_id for record in having])
     return {

@@ -84,8 +84,8 @@ def _known(run: Run, split: EnvSplit, policy: Policy, name: str, suffix: str) ->
     """The saved result of this policy on this split, if there is one."""
     tasks = json.loads(json.dumps(split.manifest()))  # as a file has it
 
-    def holds(found: dict[str, Any] | None) -> bool:
-        return found is not None and (found["policy_version"], found["task_split"]) == (policy.version, tasks)
+    def holds(found: dict[str, Any]) -> bool:
+        return (found["policy_version"], found["task_split"]) == (policy.version, tasks)
 
     found = run.folder.read_json(f"{name}{suffix}.json")
     # A run that has learned since then is evaluated again; "before" stays.

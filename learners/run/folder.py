@@ -68,7 +68,7 @@ class RunFolder:
         if resume:
             if not saved.exists():
                 raise ConfigError(f"{path} holds no run to resume; start it without --resume")
-            others = [*differing(to_dict(read_config(path)), to_dict(config))]
+            others = differing(to_dict(read_config(path)), to_dict(config))
             if changed := [name for name in others if not _is_free(name)]:
                 raise ConfigError(
                     f"{path} was started with another configuration: {', '.join(changed)}; --resume {path} alone "
