@@ -143,7 +143,7 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy) -> RankSampler:
 def open_library(run: Run) -> FailureLibrary | None:
     """The failure library of a run whose curriculum reads failures; several environments share it."""
     config = run.config
-    if not config.aiw or config.curriculum.analyst == "types":
+    if not config.reads_failures:
         return None
     library = FailureLibrary(*run.library)
     if run.resumed and run.progress.sampler is None:

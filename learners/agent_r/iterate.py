@@ -219,8 +219,7 @@ def _data(run: Run, split: EnvSplit, actor: Policy, iteration: int, stream: tupl
     actor.reseed(int(run.own_stream("revision policies", *stream).integers(2**62)))
     judge = open_judge(config, actor, run.own_stream("judge", *stream))
     kind = RevisionData if run.method.imitates else PreferenceData
-    reads = config.aiw and config.curriculum.analyst != "types"
-    analyst = open_analyst(config, actor) if reads else None
+    analyst = open_analyst(config, actor) if config.reads_failures else None
     return kind(split, actor, judge, analyst, config.revision.of_iteration("alpha", iteration))
 
 

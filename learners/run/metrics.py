@@ -81,7 +81,7 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
             expected["returns_modulated"] = "wia is on, but no prediction ever changed a return"
         if config.loss.prediction_credit == "imitate":
             expected["imitated_tokens"] = "loss.prediction_credit=imitate, but no true state was ever imitated"
-    if config.aiw and config.curriculum.epsilon and config.curriculum.analyst != "types":  # which keeps no library
+    if config.reads_failures and config.curriculum.epsilon:
         expected["curriculum_from_curriculum"] = "aiw is on, but no task was ever sampled from the failure library"
     if config.lessons.show != "none":
         expected["lessons_share"] = f"lessons.show={config.lessons.show}, but no episode ever read a lesson"

@@ -130,6 +130,11 @@ class Config:
         return Path(self.run_dir or f"runs/{self.method.replace(':', '.')}-{name}-seed{self.seed}")
 
     @property
+    def reads_failures(self) -> bool:
+        """Whether the curriculum has a failure library; its control ``types`` has none."""
+        return self.aiw and self.curriculum.analyst != "types"
+
+    @property
     def environment(self) -> str:
         """The Gymnasium id, or the names of several environments, for people."""
         return self.env.id if isinstance(self.env, EnvConfig) else "+".join(one.name for one in self.env)
