@@ -370,7 +370,8 @@ def make_batch(
     with run.timer("grouping"):
         batch = build_batch(groups, advantages, run.config, rollout, run.own_stream("batch", run.iteration))
     with run.timer("update"):
-        rollout.policy.offload()  # the critic and the update need its memory
+        if not run.config.rollout.ahead:  # then it plays during the update
+            rollout.policy.offload()  # the critic and the update need its memory
         return add_teacher(learner, rollout, groups, prepared(learner, batch))
 
 

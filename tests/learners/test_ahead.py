@@ -28,6 +28,10 @@ class Beside(HFPolicy):
         self.clear_cache()
         self.version = version
 
+    def offload(self):
+        assert all(thread.name != "rollout" for thread in threading.enumerate()), "episodes are under way"
+        super().offload()
+
 
 class Broken(Beside):
     """It fails in the second batch, which is played ahead."""

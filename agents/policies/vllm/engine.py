@@ -250,10 +250,7 @@ class LocalEngine:
         self._forget()
 
     def offload(self) -> None:
-        """Gives back the memory of the KV cache, and of the weights, where vLLM can (on CUDA).
-
-        Nothing with ``vllm.sleep=off``: episodes may be under way, for the next iteration.
-        """
+        """Gives back the memory of the KV cache, and of the weights, where vLLM can (on CUDA) and ``vllm.sleep`` lets it."""
         if self._level and "weights" not in self._asleep:
             self._forget()
             self._llm.sleep(level=self._level)
