@@ -184,6 +184,7 @@ def collect_demonstrations(split: EnvSplit, rng: np.random.Generator, display: D
     won: dict[str, list[Demonstration]] = {}  # by task
     repeats: Counter[str] = Counter()  # of a task's newest demonstrations, in a row
     attempts, began = 0, time.monotonic()
+    drawn: set[tuple[str, str]] = set()
     least = min((share for share in config.shares.values() if share > 0), default=1.0)
     while len(chosen) < config.episodes:
         if attempts * least >= 3 * config.episodes:
@@ -203,10 +204,15 @@ def collect_demonstrations(split: EnvSplit, rng: np.random.Generator, display: D
         attempts += 1
         if attempts == _TIMED:
             _say_cost((time.monotonic() - began) / _TIMED, len(order), config.episodes, display)
-        if demonstration is not None and _is_chosen(demonstration.task, config.shares, rng):
-            chosen.append(demonstration)
+        if demonstration is not None:
+            drawn.add((task_id, demonstration.task.task_type))
+            if _is_chosen(demonstration.task, config.shares, rng):
+                chosen.append(demonstration)
         if attempts % 20 == 0:
             display.advance(len(chosen))
+    for kind in config.shares:
+        if not any(is_of(kind, *task) for task in drawn):
+            display.say(f"warmstart.shares: none of {len(drawn)} drawn tasks of {split.task_split.env_id} is of {kind}")
     return chosen
 
 

@@ -141,10 +141,18 @@ class Config:
 
     @property
     def environments(self) -> Mapping[str, Config]:
-        """The configuration of each environment by its name; of a single one this configuration, by ``""``."""
+        """The configuration of each environment by its name; of a single one this configuration, by ``""``.
+
+        A share of a warm start for ``name/type`` is that of the type in the environment of this name.
+        """
         if isinstance(self.env, EnvConfig):
             return {"": self}
-        return {one.name: dataclasses.replace(self, env=one) for one in self.env}
+        each = {}
+        for one in self.env:
+            shares = {kind.removeprefix(f"{one.name}/"): share for kind, share in self.warmstart.shares.items()}
+            warmstart = dataclasses.replace(self.warmstart, shares=shares)
+            each[one.name] = dataclasses.replace(self, env=one, warmstart=warmstart)
+        return each
 
     def turn_limit(self, iteration: int) -> int | None:
         """Most turns of a training episode in an iteration, numbered from 1; None: as many as the environment allows.

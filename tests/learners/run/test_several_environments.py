@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
 from programs import TOY_RUN, load
@@ -17,6 +18,7 @@ from roleagent.config import load as load_config
 from roleagent.curricula.archive import mode_counts
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.mixed_sampler import MixedSampler
+from roleagent.learners.sft.demonstrations import collect_demonstrations
 from roleagent.reports.data.load_run import load_run
 
 differences = load("benchmarks/parts/run_differences").differences
@@ -169,6 +171,15 @@ def test_what_a_file_over_a_list_means_is_clear(arguments, tmp_path):
     twice = configured(tmp_path, env=pair)[1]
     with pytest.raises(ConfigError, match="as easy, hard: an id names none of them"):
         load_config(twice, ["env.id=RoleAgent/Toy-v0"])
+
+
+def test_a_share_of_demonstrations_names_a_type_as_the_tables_show_it():
+    config = from_dict({**SEVERAL, "warmstart": {"episodes": 24, "shares": {"toy/heat": 0, "egg": 0.5}}})
+    said, part = [], EnvSplit.training(config).parts["toy"]
+    display = SimpleNamespace(stage=print, advance=print, say=said.append)
+    found = collect_demonstrations(part, np.random.default_rng(0), display)
+    assert len(found) == 24 and {one.task.task_type for one in found} == {"bring", "clean", "cool"}
+    assert len(said) == 1 and "tasks of RoleAgent/Toy-v0 is of egg" in said[0]
 
 
 def test_counts_of_all_environments_are_sums():
