@@ -149,11 +149,15 @@ class Evaluation:
 
     def play(self, missing: set[Attempt], display: Display, transcripts: TranscriptFile | None) -> Iterator[Record]:
         """Plays the missing attempts with the target's agent, one environment after another."""
+        played: dict[str, Iterator[Record]] = {}  # an agent that cannot play one of them is refused before all
         for name, part in self.env_split.environments.items():
             own = {attempt for attempt in missing if self.env_split.of(attempt.task_id) is part}
             keep = partial(self.keep_episode, missing, transcripts, name)
             bare = {Attempt(one.repeat, one.task_id.removeprefix(f"{name}/")) for one in own}
-            for record in replace(self, env_split=part)._play(name, bare, display, keep) if own else ():
+            if own:
+                played[name] = replace(self, env_split=part)._play(name, bare, display, keep)
+        for name, records in played.items():
+            for record in records:
                 yield replace(record, task_id=joined(name, record.task_id), task_type=joined(name, record.task_type))
 
     def _play(self, name: str, missing: set[Attempt], display: Display, keep: Keep) -> Iterator[Record]:
@@ -294,7 +298,7 @@ def conclude(
     summary = summarize(sorted(counting, key=lambda record: record.attempt))
     if not summary["n"]:
         raise ValueError(f"every episode failed, the first with {counting[0].error}")
-    summary["usage"] = spending([record for record in file.written if record.repeat < repeats], prices)
+    summary["usage"] = spending(file.header, [record for record in file.written if record.repeat < repeats], prices)
     report(display, file.header["agent"]["name"], summary, counting, file.header)
     result = {**file.header, "records": str(file.path), **summary}
     stem = file.path.name.removesuffix(".jsonl")  # any other dot is part of the name

@@ -18,7 +18,7 @@ def so_far(file: RecordFile, prices: tuple[float, float] | None) -> str:
     """The success of the recorded episodes, and what they cost; empty without any."""
     sound = [record.won for record in file.records if record.sound]
     parts = [f"won {sum(sound) / len(sound):.1%}"] if sound else []
-    if spent := spending(file.written, prices):
+    if spent := spending(file.header, file.written, prices):
         parts += [f"{spent['prompt_tokens']:,} tokens read, {spent['completion_tokens']:,} written"]
         if "seconds_per_answer" in spent:
             parts += [f"an answer in {spent['seconds_per_answer']:.2f} s"]

@@ -314,23 +314,26 @@ def agent_attempts(
         options: of the agent (see :func:`roleagent.agents.evaluation.baselines.build_agent`).
 
     Raises:
-        ValueError: there is no such agent, or it has no such option.
+        ValueError: there is no such agent, or it has no such option; before an episode is asked for.
     """
     rng = np.random.default_rng(seed)
     build = partial(build_agent, name, env_split.base, rng, **options)
     places = {task_id: place for place, task_id in enumerate(env_split.task_split.task_ids)}
     attempts = _in_order(missing, places)
     threads = min(concurrency, len(attempts)) if is_thread_safe(name) else 1
-    if threads > 1:
-        pool = EnvPool(env_split.make_base)
-        with contextlib.closing(pool):
+
+    def in_threads() -> Iterator[Record]:
+        with contextlib.closing(EnvPool(env_split.make_base)) as pool:
             yield from play_agents(build, pool, attempts, threads, keep, progress)
-        return
-    agent, pool = build(), EnvPool(lambda: env_split.base)
-    for attempt in attempts:
-        stream = np.random.default_rng([seed + attempt.repeat, places[attempt.task_id]])
-        rng.bit_generator.state = stream.bit_generator.state
-        yield from play_agents(lambda: agent, pool, [attempt], 1, keep, progress)
+
+    def one_by_one(agent: Agent) -> Iterator[Record]:
+        pool = EnvPool(lambda: env_split.base)
+        for attempt in attempts:
+            stream = np.random.default_rng([seed + attempt.repeat, places[attempt.task_id]])
+            rng.bit_generator.state = stream.bit_generator.state
+            yield from play_agents(lambda: agent, pool, [attempt], 1, keep, progress)
+
+    return in_threads() if threads > 1 else one_by_one(build())
 
 
 def policy_attempts(

@@ -336,10 +336,13 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def spending(written: Sequence[Record], prices: tuple[float, float] | None = None) -> dict[str, Any] | None:
+def spending(
+    header: Mapping[str, Any], written: Sequence[Record], prices: tuple[float, float] | None = None
+) -> dict[str, Any] | None:
     """Token usage over all records of a file, failed attempts included; None without a model.
 
     Args:
+        header: of the file. Where a judge was asked again, nothing was played again: each attempt counts once.
         written: records with ``usage``.
         prices: money per million prompt and per million completion tokens.
 
@@ -348,7 +351,8 @@ def spending(written: Sequence[Record], prices: tuple[float, float] | None = Non
         ``corrections``, ``dropped_thoughts``; where timed, ``seconds_per_answer`` and ``slow_seconds_per_answer``
         (95 % of the episodes were answered faster on average); with prices, ``cost``.
     """
-    asked = [record.usage for record in written if record.usage.get("answers")]
+    counting = {record.attempt: record for record in written}.values() if "judge" in header else written
+    asked = [record.usage for record in counting if record.usage.get("answers")]
     if not asked:
         return None
     counts = ("answers", "prompt_tokens", "completion_tokens", "estimated", "cut", "shortened")

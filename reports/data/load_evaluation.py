@@ -40,7 +40,7 @@ def load_evaluation(path: Path, episodes: int) -> RunData:
         agent, split = header["agent"], {name: header[name] for name in _SPLIT if name in header}
         attempts = header["tasks"] * (1 + max(record.repeat for record in records))
         config = without_secrets(flat({name: value for name, value in header.items() if name not in _SPLIT}))
-        measured = {**summarize(records), "task_split": split, "usage": spending(written, None)}
+        measured = {**summarize(records), "task_split": split, "usage": spending(header, written)}
     cards = [_card(path, row) for row in played]
     notes = [] if played else ["no transcripts: it was made with --no-transcripts, or by an older version"]
     nothing: Curve = {"step": [], "values": {}}

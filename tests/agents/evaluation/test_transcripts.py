@@ -2,11 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from fake_openai import KEY, MODEL, message, serving
 from programs import load
 
+from roleagent.agents.evaluation.records import read_records
+from roleagent.agents.evaluation.statistics import spending
 from roleagent.agents.evaluation.transcripts import read_transcripts, transcripts_of
 from roleagent.reports.data.load_evaluation import load_evaluation
 from roleagent.reports.data.load_trajectories import RunDataError
@@ -162,6 +165,15 @@ def test_saved_episodes_are_judged_again_and_nothing_is_played(here, capsys, mon
     assert evaluate.main([*rescored[:-1], "judges_of_a_user:mixed"]) == 0
     mean = json.loads(capsys.readouterr().out.splitlines()[-1])["metrics"]["judge"]["mean"]
     assert mean == pytest.approx(0.25 + 0.75 * short / len(records)), "True counts as 1 among scores"
+
+
+def test_a_judge_that_is_asked_again_spends_no_tokens_again(here):
+    play(here, "--agent", "expert")
+    header, [first, second, *_], _ = read_records(here / "x.jsonl")
+    first, second = (replace(one, usage={"answers": 3, "prompt_tokens": 70}) for one in (first, second))
+    failed = replace(first, stop_reason="error", error="judge: KeyError: 'answer'")
+    assert spending(header, [failed, second, first])["prompt_tokens"] == 210, "it was played again"
+    assert spending({**header, "judge": {"name": "a:b"}}, [failed, second, first])["prompt_tokens"] == 140
 
 
 @pytest.mark.parametrize(

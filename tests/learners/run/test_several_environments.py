@@ -139,6 +139,14 @@ def test_an_expert_is_evaluated_over_several_and_an_interrupted_evaluation_goes_
     assert sorted(out.read_text().splitlines()) == sorted("".join(lines).splitlines())
 
 
+def test_an_agent_that_one_of_them_refuses_plays_none(arguments, tmp_path, capsys, monkeypatch):
+    monkeypatch.delattr("roleagent.envs.textcraft.env.TextCraftEnv.walkthrough")
+    out = tmp_path / "oracle.jsonl"
+    assert evaluate.main([*arguments, "--agent", "oracle", "--out", str(out)]) == 2
+    assert "offers no oracle" in capsys.readouterr().err
+    assert not out.exists() or len(out.read_text().splitlines()) == 1
+
+
 def test_a_run_is_evaluated_over_its_environments(whole, tmp_path, capsys):
     assert evaluate.main(["--agent", str(whole), "--out", str(tmp_path / "run.jsonl"), "--json"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
