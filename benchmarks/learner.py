@@ -91,7 +91,9 @@ def prepare(folder: Path, options: argparse.Namespace) -> None:
     with torch.no_grad():  # the default initialization is nearly uniform over tokens
         model.get_input_embeddings().weight.mul_(5)
     model.save_pretrained(folder / "model")
-    train_tokenizer(["go to desk 1", "take the pen"], 300, []).save_pretrained(folder / "model")
+    tokenizer = train_tokenizer(["go to desk 1", "take the pen"], 300, [])
+    tokenizer.add_tokens([f"<{number}>" for number in range(len(tokenizer), options.vocabulary)])  # as the model has
+    tokenizer.save_pretrained(folder / "model")
     for case in CASES:
         batch = episodes("skewed" if case == "kl" else case, options, np.random.default_rng(0))
         score(model.eval(), batch)

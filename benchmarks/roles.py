@@ -150,6 +150,8 @@ def advantage_agreement(rows: Rows, folder: Path) -> float | None:
         for episode in read_json_lines(file):
             groups[episode["group"]].append(episode)
         for episodes in groups.values():
+            if episodes[0]["replaced"]:  # nothing was learned from it
+                continue
             ours = [turn["advantage"] for episode in episodes for turn in episode["turns"]]
             theirs = _gigpo(episodes, run.estimator)
             if np.ptp(ours) > 1e-9 or np.ptp(theirs) > 1e-9:

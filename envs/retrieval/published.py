@@ -23,7 +23,7 @@ from roleagent.envs.retrieval.registry import INDEX
 
 CHECKED = 16
 """Passages that are compared with the index."""
-ALIKE = 0.98
+ALIKE = 0.998
 """Least cosine of a passage's vector and that of the index: half precision costs less than a thousandth."""
 
 

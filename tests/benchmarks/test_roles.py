@@ -36,7 +36,7 @@ def test_agreement_with_gigpo_by_hand(tmp_path):
         for group, task, predicted, outcome, advantage in rows:
             turn = {"return_task": task, "return_predictive": predicted, "return_modulated": task * (1 + predicted)}
             turn |= {"state_group": 0, "advantage_outcome": outcome, "advantage": advantage}
-            file.write(json.dumps({"group": group, "turns": [turn]}) + "\n")
+            file.write(json.dumps({"group": group, "replaced": False, "turns": [turn]}) + "\n")
     found = load("benchmarks/roles").measure(tmp_path / "run")["advantage_agreement"]
     assert found == pytest.approx(8 / (10 * 8) ** 0.5, abs=1e-4)  # of (2, -2, 1, -1) with (2, -2, 0, 0)
 
