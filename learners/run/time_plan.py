@@ -62,7 +62,7 @@ def time_plan(
     episode, predictions = turns * reply * sample + length * read, turns * prediction * sample if config.wia else 0.0
     evaluation = episode + (predictions if rollout.eval_predictions else 0.0)
     replays = sum(ALIKE**again for again in range(1, rollout.dynamic_sampling_rounds + 1))
-    live = FRESH * (1.0 - ALIKE ** (rollout.dynamic_sampling_rounds + 1))
+    live = FRESH * min(rollout.keep_groups, 1.0 - ALIKE ** (rollout.dynamic_sampling_rounds + 1))
     if rollout.predicted_turns == "compared":
         predicted = COMPARED * (predictions + length * read if config.wia else 0.0)
     else:
