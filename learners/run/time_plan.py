@@ -18,7 +18,7 @@ from roleagent.config import Config
 from roleagent.slow_notice import waiting
 from roleagent.types import ACTION, PREDICTION, Request, Segment
 
-UPDATE = 4.0
+UPDATE = 4.5
 """Seconds of an update per second of reading its tokens: forward, backward, and the optimizer."""
 FRESH = 0.95
 """Share of the tokens of groups with variance that an update computes: their episodes share their beginnings."""
