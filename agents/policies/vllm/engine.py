@@ -250,7 +250,7 @@ class LocalEngine:
         self._forget()
 
     def offload(self) -> None:
-        """Gives back the memory of the KV cache, and of the weights, where vLLM can (on CUDA) and ``vllm.sleep`` lets it."""
+        """Gives back the memory of the KV cache, and of the weights, as far as ``vllm.sleep`` says (on CUDA)."""
         if self._level and "weights" not in self._asleep:
             self._forget()
             self._llm.sleep(level=self._level)

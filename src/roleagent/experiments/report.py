@@ -385,10 +385,11 @@ def _differences(found: Sequence[Difference], unit: str) -> Iterator[str]:
         )
     means = ", of several runs by the means of their forks" if unit == "fork" else ""
     yield (
-        f"\nPaired by {unit} and task. *Over tasks*: bootstrap over tasks for these {unit}s, without the chance of the training. *Over {unit}s*: Student's "
-        f"interval of the differences by {unit}{means}, which covers other {unit}s. *Detectable*: the difference that "
-        f"as many {unit}s with this spread would detect with a power of 80 %. *Alone*: episodes that only the first or "
-        f"only the second arm solved. *McNemar's p*: with one {unit}; pairs of a task in several depend on "
+        f"\nPaired by {unit} and task. *Over tasks*: bootstrap over tasks for these {unit}s, without the chance of the "
+        f"training. *Over {unit}s*: Student's interval of the differences by {unit}{means}, which covers other "
+        f"{unit}s. *Detectable*: the difference that as many {unit}s with this spread would detect with a power of "
+        "80 %. *Alone*: episodes that only the first or only the second arm solved. *McNemar's p*: with one "
+        f"{unit}; pairs of a task in several depend on "
         "each other.\n"
     )
 
