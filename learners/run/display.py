@@ -91,10 +91,11 @@ class Display:
                 self._print_progress("")
 
     def plan(self, seconds: Mapping[str, float]) -> None:
-        """Announces the estimated seconds of the coming stages, by name and in order."""
+        """Announces the estimated seconds that the present and the coming stages still take, by name and in order."""
         self._plan = seconds
         each = ", ".join(f"{name} {duration(value)}" for name, value in seconds.items())
-        self.say(f"about {duration(sum(seconds.values()))} in all on this machine: {each}")
+        in_all = time.monotonic() - self._opened + sum(seconds.values())
+        self.say(f"about {duration(in_all)} in all on this machine: {each}")
 
     def stage(self, name: str, total: int, done: int = 0) -> None:
         """Begins a stage of ``total`` steps.

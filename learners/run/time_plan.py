@@ -1,7 +1,7 @@
 """How long a run will take: measured rates of this machine times the work that the configuration names.
 
-The work of a run does not depend on the machine. Its seconds do, so they are estimated from two short measurements of
-the policy itself before the first update: reading a batch, and sampling replies.
+The work of a run does not depend on the machine. Its seconds do, so they are estimated from three short measurements of
+the policy itself: its first updates, reading a batch, and sampling replies.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from roleagent.config import Config
 from roleagent.slow_notice import waiting
 from roleagent.types import ACTION, PREDICTION, Request, Segment
 
-UPDATE = 4.5
-"""Seconds of an update per second of reading its tokens: forward, backward, and the optimizer."""
+MEASURED = 5
+"""Updates of the warm start whose time is measured."""
 FRESH = 0.95
 """Share of the tokens of groups with variance that an update computes: their episodes share their beginnings."""
 LONGER = 1.6
 """Turns of an episode of the policy, per turn of a demonstration."""
 ALIKE = 0.65
 """Share of the groups whose episodes all end alike: they have no advantage, and dynamic sampling replaces them."""
-REST = 1.2
+REST = 1.25
 """Seconds of an iteration per second of sampling and learning: the world, small batches of replaced groups, the log."""
 COMPARED = 0.5
 """Share of the turns that predict with ``rollout.predicted_turns=compared``."""
@@ -34,7 +34,13 @@ _TOKENS = 4096  # read in a measurement, at most; a long text is measured alone
 
 
 def time_plan(
-    config: Config, policy: HFPolicy, segments: Sequence[Segment], tasks: int, updates: int, rounds: int
+    config: Config,
+    policy: HFPolicy,
+    segments: Sequence[Segment],
+    tasks: int,
+    measured: Sequence[float],
+    updates: int,
+    rounds: int,
 ) -> dict[str, float]:
     """The estimated seconds that a run in its warm start still takes, by the stage's name in the display.
 
@@ -43,6 +49,7 @@ def time_plan(
         policy: that will be trained; its random stream stays as it is.
         segments: the demonstrations.
         tasks: of an evaluation.
+        measured: seconds of updates of the warm start.
         updates: of the warm start that are left.
         rounds: of corrections that are left to play.
     """
@@ -58,7 +65,8 @@ def time_plan(
     with waiting("the speed of the policy to be measured"):
         read, sample = _reading(policy, acted), _sampling(policy, acted, max(1, round(reply)))
     policy.generator.set_state(state)
-    length, turns, update = LONGER * length, LONGER * turns, UPDATE * read
+    length, turns = LONGER * length, LONGER * turns
+    update = statistics.median(measured) / config.warmstart.batch_tokens  # forward, backward, optimizer, per token
     episode, predictions = turns * reply * sample + length * read, turns * prediction * sample if config.wia else 0.0
     evaluation = episode + (predictions if rollout.eval_predictions else 0.0)
     replays = sum(ALIKE**again for again in range(1, rollout.dynamic_sampling_rounds + 1))

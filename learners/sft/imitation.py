@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count, islice
@@ -16,7 +17,7 @@ from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.logprobs import TokenScores
 from roleagent.learners.loss import PREDICTION_WEIGHT, MetricSums, imitation_weights
 from roleagent.learners.run.run import Run
-from roleagent.learners.run.time_plan import time_plan
+from roleagent.learners.run.time_plan import MEASURED, time_plan
 from roleagent.learners.sft.demonstrations import REPLAY_SHARE, Corrections
 from roleagent.types import ACTION, CONTEXT, PREDICTION, TEXT, Segment
 
@@ -60,10 +61,8 @@ def imitate(
     rounds = corrections.rounds if corrections else 0
     each = ceil(first / epochs * (1 + REPLAY_SHARE) * config.round_episodes / config.episodes) if rounds else 0
     total = first + rounds * each  # an estimate: the rounds are not played yet
-    if evaluated and run.method.stage == "train":
-        played = len(corrections.started) if corrections else 0
-        left = max(0, total - run.progress.step)
-        run.display.plan(time_plan(run.config, policy, segments, evaluated, left, rounds - played))
+    measured: list[float] = []
+    plans = min(MEASURED, total - run.progress.step) if evaluated and run.method.stage == "train" else 0
     run.begin(total)
     pool, before = [*segments], 0
     for part in range(rounds + 1):  # the demonstrations, then the rounds
@@ -90,8 +89,14 @@ def imitate(
             if run.progress.stage == "sft" and run.stops(run.progress.step, total):  # a warm start comes to its end
                 return learner
             learner.share = start + (end - start) * (number - 1) / updates
+            started = time.perf_counter()
             metrics = imitation_step(learner, run.ranks.share(batch))
             run.progress.step = before + number
+            measured.append(time.perf_counter() - started)
+            if len(measured) == plans:
+                later = len(corrections.started) if corrections else 0
+                left = max(0, total - run.progress.step)
+                run.display.plan(time_plan(run.config, policy, segments, evaluated, measured, left, rounds - later))
             if run.progress.step % 10 == 0:
                 run.log(metrics, **{"imitation loss": metrics["loss"]})
             if run.progress.step % CHUNK == 0:
