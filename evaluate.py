@@ -149,7 +149,7 @@ class Evaluation:
 
     def play(self, missing: set[Attempt], display: Display, transcripts: TranscriptFile | None) -> Iterator[Record]:
         """Plays the missing attempts with the target's agent, one environment after another."""
-        played: dict[str, Iterator[Record]] = {}  # an agent that cannot play one of them is refused before all
+        played: dict[str, Iterator[Record]] = {}  # all first: an agent that one environment refuses plays in none
         for name, part in self.env_split.environments.items():
             own = {attempt for attempt in missing if self.env_split.of(attempt.task_id) is part}
             keep = partial(self.keep_episode, missing, transcripts, name)

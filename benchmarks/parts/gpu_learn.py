@@ -18,7 +18,7 @@ import tarfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from itertools import product, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -396,7 +396,8 @@ def table(folder: Path) -> str:
         sides = {name: (found[0], found[number]) for name, found in arms.items() if {0, number} <= {*found}}
         lines += by_method(folder, arms, sides)
     finals = sorted((folder / "final").glob("*"), key=lambda path: int(path.name))
-    for last, split in product(finals[-1:], (*SPLITS, "train")):
+    for split in (*SPLITS, "train") if finals else ():
+        last = finals[-1]
         files = {path.name.removesuffix(f"-{split}.jsonl"): path for path in last.glob(f"*-{split}.jsonl")}
         read = evaluations(files)
         if files:

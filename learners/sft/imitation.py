@@ -94,9 +94,8 @@ def imitate(
             run.progress.step = before + number
             measured.append(time.perf_counter() - started)
             if len(measured) == plans:
-                later = len(corrections.started) if corrections else 0
-                left = max(0, total - run.progress.step)
-                run.display.plan(time_plan(run.config, policy, segments, evaluated, measured, left, rounds - later))
+                left, played = total - run.progress.step, len(corrections.started) if corrections else 0
+                run.display.plan(time_plan(run.config, policy, segments, evaluated, measured, left, rounds - played))
             if run.progress.step % 10 == 0:
                 run.log(metrics, **{"imitation loss": metrics["loss"]})
             if run.progress.step % CHUNK == 0:
