@@ -177,8 +177,8 @@ class Display:
             return ""
         names = [*self._plan]
         later = names[names.index(stage.description) + 1 :] if stage.description in self._plan else []
-        in_all = f", {duration(left + sum(self._plan[name] for name in later))} in all" if later else ""
-        return f", {duration(left)} left{in_all}"
+        to_end = f", {duration(left + sum(self._plan[name] for name in later))} to the end of the run" if later else ""
+        return f", {duration(left)} left{to_end}"
 
     def say(self, text: str) -> None:
         """Prints a line."""

@@ -4,22 +4,26 @@ import csv
 import gzip
 import json
 import re
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import yaml
 from failures import failed
-from programs import result_of, run, status
+from programs import default_signals, result_of, run, status
 
 from roleagent.agents.evaluation.records import PROTOCOL, Record, RecordFile
 from roleagent.config import ConfigError, from_dict, load, to_dict
 from roleagent.curricula import FailureLibrary
 from roleagent.experiments import figures, report
 from roleagent.experiments.figures import ArmRuns
-from roleagent.experiments.plan import Branch, Evaluation, Plan, find_plan, shipped
+from roleagent.experiments.plan import FORKED_RUN, Branch, Evaluation, Plan, find_plan, shipped
 from roleagent.experiments.runner import Experiment, main
 from roleagent.experiments.runs import Run, costs_of, gpus_of_runs
+from roleagent.files import Lock
 from roleagent.tasks.split import wilson
 
 PLAN = {
@@ -146,6 +150,37 @@ def test_the_first_iterations_of_a_run_give_an_estimate(written, tmp_path):
     (run.folder / "metrics.jsonl").write_text(f"{row}\n{row[:20]}")  # the second one is being written
     # A quarter of 40 minutes is done; the other run and the start are taken to last 40 minutes, too.
     assert experiment.estimate() == "about 1.8 hours with 1 at a time, by the runs so far"
+
+
+def test_a_fork_is_taken_to_last_as_long_as_its_part_of_the_run(written, tmp_path):
+    plan = Plan.read(
+        written(arms={"slow": {"options": ["optim.lr=0"]}}, seeds=[0], start_minutes=None, fork={"at": [1], "length": 1})
+    )
+    experiment = Experiment(plan, tmp_path, plan.jobs(), 1)
+    [run] = plan.folders(plan.jobs(), tmp_path)[FORKED_RUN].values()
+    run.mkdir(parents=True)
+    config = load(plan.config, [*plan.options, "train.iterations=10", "train.until=1"])
+    (run / "config.yaml").write_text(yaml.safe_dump(to_dict(config)))
+    (run / "metrics.jsonl").write_text(json.dumps({"stage": "train", "step": 1, "seconds": 600.0}) + "\n")
+    at_ten = Experiment(replace(plan, fork=replace(plan.fork, at=(10,))), tmp_path, plan.jobs(), 1)
+    assert (experiment.estimate(), at_ten.estimate()) == (
+        "about 20 minutes with 1 at a time, by the runs so far",
+        "about 2 minutes with 1 at a time, by the runs so far",
+    )
+
+
+def test_a_terminated_experiment_ends_its_run(written, tmp_path):
+    plan = written(arms={"GRPO": {"options": ["train.iterations=100000"]}}, seeds=[0], start_minutes=None)
+    command = [sys.executable, "-m", "roleagent", "experiment", str(plan), "--out", str(tmp_path / "out"), "--jobs", "1"]
+    experiment = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=default_signals)
+    log = tmp_path / "out/seed0/start-grpo/metrics.jsonl"
+    while not log.exists():
+        assert experiment.poll() is None, experiment.communicate()[1]
+        time.sleep(0.1)
+    experiment.terminate()
+    _, said = experiment.communicate()
+    assert experiment.returncode == 130 and said.endswith("stopped; the same command continues\n")
+    Lock(log.parent).release()  # no process trains into it
 
 
 def test_a_report_reads_the_options_that_the_runs_had(written, tmp_path):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import statistics
 import sys
 import time
@@ -27,8 +28,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
 from roleagent.commands import Parser, add_json, complain, natural, out_folder, print_result, whole
-from roleagent.experiments.plan import Job, Plan, find_plan, shipped
-from roleagent.experiments.runs import Run, begun_at, gpus_of_runs, iterations_of, minutes_of
+from roleagent.experiments.plan import FORKED_RUN, Job, Plan, find_plan, shipped
+from roleagent.experiments.runs import Run, begun_at, gpus_of_runs, interrupt_all, iterations_of, minutes_of
 from roleagent.learners.run.folder import read_config
 from roleagent.options import ConfigError
 from roleagent.program import TRAIN, require
@@ -136,6 +137,8 @@ class Experiment:
             return "no estimate yet: the plan names no minutes, and no run has an iteration yet"
         pace = statistics.mean([known[arm] / planned[arm] for arm in known if arm in planned] or [1.0])
         usual = statistics.mean(planned.values()) if planned else statistics.mean(known.values()) / pace
+        if self.plan.fork and self.plan.fork.length and [*known] == [FORKED_RUN]:  # a fork is a part of it
+            usual *= self.plan.fork.length / max(self.plan.fork.at)
         each = {arm: known.get(arm, pace * planned.get(arm, usual)) for arm in left}
         open_folders = [(arm, f) for arm in left for f in self._folders[arm] if not self.plan.is_finished(f)]
         minutes = sum(each[arm] * (1 - self._share(folder)) for arm, folder in open_folders)
@@ -301,7 +304,11 @@ def carry_out(
         if not only:
             plan.check_data()
             os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that train and evaluate
-            errors = experiment.run()
+            before = signal.signal(signal.SIGTERM, interrupt_all)
+            try:
+                errors = experiment.run()
+            finally:
+                signal.signal(signal.SIGTERM, before)
         from roleagent.experiments.report import write_report
 
         result = write_report(plan, out, [name, *words], given)

@@ -10,6 +10,7 @@ import os
 import resource
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -31,6 +32,7 @@ _LOADED = (  # most of what an evaluation of a run imports
     *("roleagent.agents.evaluation.play", "roleagent.agents.policies.hf", "roleagent.learners.run.checkpoints"),
     "roleagent.reports.eval_display",
 )
+_RUNNING: set[int] = set()  # processes that train or evaluate
 _STARTS = threading.Lock()  # multiprocessing asks for the state of all processes when one starts or is joined
 MEMORY_UNIT = 2**20 if sys.platform == "darwin" else 2**10  # of ru_maxrss, per MiB
 
@@ -97,12 +99,14 @@ class Run:
         with self.log.open("a") if self.quiet else contextlib.nullcontext() as stream:
             print("$", " ".join(command), file=stream, flush=True)
             process = subprocess.Popen(command, stdout=stream, stderr=stream, env=os.environ | visible)
+            _RUNNING.add(process.pid)
             while True:
                 try:
                     _, status, usage = os.wait4(process.pid, 0)
                     break
                 except KeyboardInterrupt:  # the program got it too, and ends in its own time
                     continue
+            _RUNNING.discard(process.pid)
         process.returncode = os.waitstatus_to_exitcode(status)
         _add_cost(_costs_file(self.folder), time.monotonic() - started, usage.ru_maxrss)
         return process.returncode
@@ -122,9 +126,12 @@ class Run:
         )
         with _STARTS:
             process.start()
+        assert process.pid is not None
+        _RUNNING.add(process.pid)
         wait([process.sentinel])
         with _STARTS:
             process.join()
+        _RUNNING.discard(process.pid)
         assert process.exitcode is not None
         return process.exitcode
 
@@ -173,6 +180,18 @@ class Run:
             ):
                 return known
         return None
+
+
+def interrupt_all(*_: object) -> None:
+    """A handler of SIGTERM that does what Ctrl-C in a terminal does, which reaches the running processes, too.
+
+    Raises:
+        KeyboardInterrupt: always.
+    """
+    for pid in [*_RUNNING]:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(pid, signal.SIGINT)
+    raise KeyboardInterrupt
 
 
 def _plays_by(config: Config) -> tuple[Any, ...]:
@@ -269,4 +288,4 @@ def _costs_file(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.costs.json")
 
 
-__all__ = ["Run", "begun_at", "costs_of", "iterations_of", "minutes_of", "result_of"]
+__all__ = ["Run", "begun_at", "costs_of", "interrupt_all", "iterations_of", "minutes_of", "result_of"]
