@@ -151,7 +151,7 @@ def check_agent(config: Config) -> None:
         raise ConfigError(f"agent.command: there is no program {words[0] if words else repr('')} that can be started")
     if config.wia:
         raise ConfigError("an agent program writes its own prompts, so nothing asks for predictions: set wia=off")
-    if method_class(config.method).stage != "train":
+    if not method_class(config.method).reinforces:
         raise ConfigError(f"agent.command works with reinforcement, not with method={config.method}")
 
 

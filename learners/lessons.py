@@ -103,7 +103,7 @@ def check_lessons(split: EnvSplit) -> None:
         failure_modes_of(part.task_split.env_id).detectors for part in split.environments.values()
     ):
         raise ConfigError(f"{shown} with curriculum.analyst=rule needs an environment with rules for failures")
-    if method_class(config.method).stage != "train":
+    if not method_class(config.method).reinforces:
         raise ConfigError(f"{shown} works with reinforcement, not with method={config.method}")
     if config.agent.command:
         raise ConfigError(f"{shown} changes the prompts, and agent.command writes its own: set lessons.show=none")

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from roleagent.learners.dealing import RankSampler
     from roleagent.learners.engine.engine import Learner
     from roleagent.learners.loss import Loss, SampledTokens
+    from roleagent.learners.run.checkpoints import Progress
     from roleagent.learners.run.run import Run
     from roleagent.learners.run.trajectory_log import ScoredGroup
     from roleagent.learners.sft.data import SFTData
@@ -131,7 +132,8 @@ class Method:
         own_loss: whether it has another loss than Eq. 9: then ``loss.clip_*`` have no effect, and tokens of advantage 0
             may have a gradient. True of a class that writes ``loss``, unless it says False.
         training: None: reinforcement (``train.py``); a method of another kind defines ``training(self, start)``.
-        stage: the name of what follows the warm start, in the log.
+        reinforces: whether it is reinforcement: it has no ``training``.
+        stage: of a method of another kind: the name of its steps in the log and in checkpoints (``run.enter``).
         brings: its name in the last lines of a run.
         imitates: whether it imitates; ``train.tokens`` limits it.
         searches: whether it imitates episodes of the training tasks, which must then be no tasks of the evaluation.
@@ -150,6 +152,7 @@ class Method:
     reads_world: ClassVar[bool] = False
     own_loss: ClassVar[bool] = False
     training: Callable[[Start], None] | None = None
+    reinforces: ClassVar[bool] = True
     stage: ClassVar[str] = "train"
     brings: ClassVar[str] = "reinforcement"
     imitates: ClassVar[bool] = False
@@ -159,6 +162,7 @@ class Method:
     def __init_subclass__(cls) -> None:
         if "loss" in vars(cls) and "own_loss" not in vars(cls):
             cls.own_loss = True
+        cls.reinforces = cls.training is None
 
     def __init__(self, config: Config):
         self.config, self.options, self.estimator = config, config.options, Estimator.of(config)
@@ -187,8 +191,12 @@ class Method:
         return False
 
     def needs_reference(self) -> bool:
-        """Whether the policy after the warm start is kept beside the one that learns."""
+        """Whether the policy after the warm start is kept beside the one that learns; ``loss.kl`` needs it."""
         return self.config.loss.kl > 0
+
+    def finished(self, progress: Progress) -> bool:
+        """Whether nothing is left to train: a run that is resumed then has its result."""
+        return self.reinforces and progress.stage == "train" and progress.step >= self.config.train.last
 
     def setup(self, run: Run, split: EnvSplit, learner: Learner, actor: Policy) -> None:
         """Opens what else learns, before a checkpoint is restored; every rank calls it.

@@ -30,4 +30,5 @@ class ECHO(Method):
     def loss(self, tokens: SampledTokens) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         loss, metrics = super().loss(tokens)
         assert tokens.world is not None
-        return loss - self.options.weight * (tokens.world * tokens.logprobs).sum(), metrics
+        logprobs = torch.where(tokens.world != 0, tokens.logprobs, 0.0)
+        return loss - self.options.weight * (tokens.world * logprobs).sum(), metrics

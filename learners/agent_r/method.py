@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from roleagent.config import ConfigError
 from roleagent.learners.method import Method, Start
+
+if TYPE_CHECKING:
+    from roleagent.learners.run.checkpoints import Progress
 
 
 class AgentR(Method):
@@ -32,6 +35,9 @@ class AgentR(Method):
 
     def needs_demonstrations(self) -> bool:
         return self.imitates and self.config.revision.replay > 0
+
+    def finished(self, progress: Progress) -> bool:
+        return progress.stage == self.stage and progress.revisions >= self.config.revision.iterations
 
     def training(self, start: Start) -> None:
         """Iterations of search, judgement, revision and imitation."""

@@ -50,7 +50,7 @@ class GenEnv(Method):
         from roleagent.learners.engine.engine import zero_stage
 
         config, options = self.config, self.config.simulator
-        if self.stage != "train":
+        if not self.reinforces:
             raise ConfigError(f"genenv=on works with reinforcement, not with method={config.method}: set genenv=off")
         super().check()
         if ":" in options.kind:

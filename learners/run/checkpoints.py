@@ -12,7 +12,7 @@ import json
 import shutil
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -33,16 +33,13 @@ from roleagent.learners.run.folder import AFTER_WARM_START, CheckpointError
 from roleagent.slow_notice import waiting
 from roleagent.validation import check_arguments
 
-Stage = Literal["warmstart", "train", "sft", "revise", "eto"]
-"""A stage of a run: the warm start, and then one of the others."""
-
 
 @dataclass
 class Progress:
     """The progress of a run: the contents of a checkpoint besides the weights.
 
     Attributes:
-        stage: ``warmstart``, then ``train``, or ``sft``, ``revise`` or ``eto``, as the method says.
+        stage: ``warmstart``, then ``train``, and of a method of another kind its own.
         step: what is done of the stage: updates of imitation, or iterations.
         seconds: wall-clock time spent on them.
         imitation_seconds: of the warm start, once it is over.
@@ -55,7 +52,7 @@ class Progress:
         began: ``step`` before the updates of the newest searched iteration.
     """
 
-    stage: Stage = "warmstart"
+    stage: str = "warmstart"
     step: int = 0
     seconds: float = 0.0
     imitation_seconds: float = 0.0

@@ -39,9 +39,6 @@ from roleagent.config import Config, ConfigError, from_dict, to_dict
 from roleagent.files import PARTIAL, make_folder, settle, write_json_lines, write_whole
 from roleagent.options import UnknownOption, differing, shown
 
-STAGES = {"warmstart": 0, "train": 1, "sft": 1, "revise": 1, "eto": 1}
-"""The stages of a run, with their order."""
-
 AFTER_WARM_START = 500_000
 """The number of the checkpoint after the warm start; those of later stages follow."""
 
@@ -136,7 +133,7 @@ class RunFolder:
                 continue
             if wrong := _wrong_row(row):
                 raise _damaged(f"{path}, line {number},", wrong, "correct or remove that line")
-            if line.endswith("\n") and (STAGES[row["stage"]], row["step"]) <= (STAGES[stage], step):
+            if line.endswith("\n") and _place(row["stage"], row["step"]) <= _place(stage, step):
                 if torn:
                     raise _damaged(f"{path}, line {torn},", "it is not JSON", "correct or remove that line")
                 kept.append(line)
@@ -204,13 +201,18 @@ def _damaged(what: str, reason: str, advice: str) -> ConfigError:
     return ConfigError(f"{what} is damaged ({reason}): {advice}")
 
 
+def _place(stage: str, step: int) -> tuple[bool, int]:
+    """Orders the steps of a run: those of the warm start come first."""
+    return stage != "warmstart", step
+
+
 def _wrong_row(row: Any) -> str:
     """What is wrong with a line of ``metrics.jsonl``; empty: nothing."""
     if not isinstance(row, dict):
         return "it holds no object"
     stage, step = row.get("stage"), row.get("step")
-    if stage not in [*STAGES]:
-        return f"there is no stage {shown(stage)}"
+    if not isinstance(stage, str):
+        return f"stage must be a word, not {shown(stage)}"
     if type(step) is not int:
         return f"step must be a whole number, not {shown(step)}"
     wrong = [name for name, value in row.items() if isinstance(value, str) and name != "stage"]

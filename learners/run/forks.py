@@ -48,7 +48,7 @@ def forked(config: Config, options: Sequence[str]) -> Config:
     """
     found = overridden(_with_settings(config, options), options)
     before, after = (method_class(one.method) for one in (config, found))
-    if before.stage != "train" or after.stage != "train":
+    if not (before.reinforces and after.reinforces):
         raise ConfigError(f"a fork continues reinforcement, and method={found.method} is none")
     refused = [name for name in differing(to_dict(config), to_dict(found)) if not may_fork(name)]
     if refused:

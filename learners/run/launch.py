@@ -137,7 +137,7 @@ def check_ranks(config: Config, ranks: int) -> None:
         ConfigError: some ranks would have nothing to play.
     """
     episodes = config.rollout.num_groups * config.rollout.group_size
-    if method_of(config).stage == "train" and ranks > episodes:
+    if method_of(config).reinforces and ranks > episodes:
         raise ConfigError(
             f"{ranks} ranks for the {episodes} episodes of an iteration: raise rollout.num_groups or "
             "rollout.group_size, or start fewer processes"
@@ -168,7 +168,13 @@ def check_run(split: EnvSplit, resume: bool) -> None:
     check_learning(config)
     check_teacher(split)
     check_lessons(split)
-    method_of(config).check_tasks(split)
+    method = method_of(config)
+    method.check_tasks(split)
+    if config.loss.kl and method.reinforces and not method.needs_reference():
+        raise ConfigError(
+            f"loss.kl={config.loss.kl:g} compares with the policy after the warm start, which method={config.method} does "
+            "not keep (needs_reference): set loss.kl=0"
+        )
     check_suite(split)
     check_deepspeed(config)
     check_trackers(config)
@@ -281,7 +287,7 @@ def _check_ahead(config: Config) -> None:
 def _check_predictions(config: Config) -> None:
     """Refuses a rule of ``loss.prediction_credit`` that cannot work with the run's prompts."""
     rule, form = config.loss.prediction_credit, config.prompt.predictions
-    if not config.wia or method_of(config).stage != "train":
+    if not config.wia or not method_of(config).reinforces:
         return
     if config.rollout.predicted_turns == "compared":
         refused = {

@@ -23,7 +23,7 @@ from roleagent.learners.engine.logprobs import find_scoring
 from roleagent.learners.engine.lora import adapt
 from roleagent.learners.engine.routers import Routers
 from roleagent.learners.method import method_of
-from roleagent.learners.run.checkpoints import Checkpoints, Progress, Stage, save_policy
+from roleagent.learners.run.checkpoints import Checkpoints, Progress, save_policy
 from roleagent.learners.run.display import Display
 from roleagent.learners.run.folder import AFTER_WARM_START, RunFolder
 from roleagent.learners.run.ranks import Ranks
@@ -201,7 +201,7 @@ class Run:
 
         return self.ranks.once(needed)
 
-    def enter(self, stage: Stage) -> None:
+    def enter(self, stage: str) -> None:
         """Starts a stage at its first step, unless the run is in it already."""
         if stage != self.progress.stage:
             if self.progress.stage == "warmstart":
@@ -237,7 +237,7 @@ class Run:
         reason = next(filter(None, self.ranks.everywhere(self.stopping.reason)), "")
         if reason:
             self.stopped = {"reason": reason, "done": done, "of": total}
-            step = "update" if self.progress.stage == "sft" else "iteration"
+            step = "iteration" if self.method.reinforces else "step"
             self.display.say(
                 f"{reason} ends the run after {done} of {total} {step}s: {total - done} are left out, and --resume "
                 "continues with them"
@@ -297,12 +297,10 @@ class Run:
 
     def finished(self) -> dict[str, Any] | None:
         """The result of a finished run; None if the run is not finished."""
-        options, done = self.config.train, self.progress
+        done = self.progress
 
         def result() -> dict[str, Any] | None:
-            enough = done.stage == "train" and done.step >= options.last
-            enough |= done.stage in ("revise", "eto") and done.revisions >= self.config.revision.iterations
-            after = self.folder.read_json("after.json") if enough else None
+            after = self.folder.read_json("after.json") if self.method.finished(done) else None
             return self.folder.read_json("result.json") if after and after["policy_version"] == done.version else None
 
         return self.ranks.once(result)

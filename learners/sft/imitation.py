@@ -62,7 +62,7 @@ def imitate(
     each = ceil(first / epochs * (1 + REPLAY_SHARE) * config.round_episodes / config.episodes) if rounds else 0
     total = first + rounds * each  # an estimate: the rounds are not played yet
     measured: list[float] = []
-    plans = min(MEASURED, total - run.progress.step) if evaluated and run.method.stage == "train" else 0
+    plans = min(MEASURED, total - run.progress.step) if evaluated and run.method.reinforces else 0
     run.begin(total)
     pool, before = [*segments], 0
     for part in range(rounds + 1):  # the demonstrations, then the rounds
@@ -86,7 +86,7 @@ def imitate(
         for number, batch in enumerate(islice(order, updates), start=1):
             if before + number <= run.progress.step:  # a resumed run has done it
                 continue
-            if run.progress.stage == "sft" and run.stops(run.progress.step, total):  # a warm start comes to its end
+            if run.progress.stage != "warmstart" and run.stops(run.progress.step, total):  # that comes to its end
                 return learner
             learner.share = start + (end - start) * (number - 1) / updates
             started = time.perf_counter()

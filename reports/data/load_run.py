@@ -53,7 +53,7 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
     rows = load_metrics(run)
     warmstart = [row for row in rows if row["stage"] == "warmstart"]
     trained = [row for row in rows if row["stage"] == "train"]
-    continued = trained or [row for row in rows if row["stage"] in ("sft", "revise", "eto")]
+    continued = trained or [row for row in rows if row["stage"] != "warmstart"]
     state = newest_checkpoint(run)
     result = json_file(run / "result.json", notes) or {}
     if stopped := result.get("stopped"):
@@ -251,7 +251,7 @@ def _steps(tree: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], revisions
 
 def _seconds(trained: Sequence[Mapping[str, Any]], state: Mapping[str, Any]) -> float:
     """The seconds of the iterations, or of the stage that takes their place: its updates log none."""
-    if not trained and state.get("stage") in ("sft", "revise", "eto"):
+    if not trained and state.get("stage") not in (None, "warmstart", "train"):
         return number(state.get("seconds")) or 0.0
     return math.fsum(number(row.get("seconds")) or 0.0 for row in trained)
 

@@ -250,7 +250,7 @@ def diagnose(run: Path) -> list[Finding]:
     """
     log = Log(run)
     if not log.rows:
-        reinforces = known_class(log.config).stage == "train"
+        reinforces = known_class(log.config).reinforces
         reason = "no iteration is logged yet" if reinforces else "no reinforcement in this run"
         return [Finding("iterations", "note", reason, "roleagent report shows imitation")]
     found = [finding for cause in CAUSES for finding in cause(log)]

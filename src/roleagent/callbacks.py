@@ -18,7 +18,7 @@ class Callback:
         """After a step was logged.
 
         Args:
-            stage: ``warmstart``, ``train``, ``sft``, ``revise`` or ``eto``.
+            stage: ``warmstart``, ``train`` for reinforcement, or that of a method of another kind, such as ``revise``.
             step: its number within the stage, from 1; in ``train`` an iteration.
             metrics: as in ``metrics.jsonl`` (docs/monitoring.md).
         """

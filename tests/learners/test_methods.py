@@ -17,6 +17,8 @@ from roleagent.learners.loss import checked_loss
 from roleagent.learners.method import method_of
 from roleagent.learners.run.folder import read_config
 from roleagent.learners.run.launch import check_learning
+from roleagent.learners.sft.imitation import CHUNK
+from roleagent.reports.data.load_run import load_run
 from roleagent.types import Completion, Group, Task, Trajectory, Turn
 
 TREE = SMALL | {
@@ -39,6 +41,7 @@ OWN = """
 from dataclasses import dataclass
 from roleagent.learners.genenv.method import GenEnv
 from roleagent.learners.method import DAPO, GRPO, Method
+from roleagent.learners.sft.imitation import imitate
 
 
 class BestOf(Method):
@@ -91,6 +94,27 @@ class Unkeepable(Baseline):
         return {"rewards": self.estimator}
 
 
+class Again(Method):
+    stage = "again"
+    brings = "a second look"
+
+    def needs_demonstrations(self):
+        return True
+
+    def training(self, start):
+        start.run.enter(self.stage)
+        start.run.save(imitate(start.run, start.policy, start.segments, epochs=60.0))
+
+
+class Nameless(Again):
+    stage = "train"
+
+
+class Forgetful(Method):
+    def needs_reference(self):
+        return False
+
+
 class Mixed(GenEnv, DAPO):
     settings = {"loss": {"clip_high": 0.3}}
 
@@ -127,7 +151,7 @@ def arguments(tmp_path_factory):
     return ["--config", config, *overrides(tree)]
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if method_class(name).stage == "train"])
+@pytest.mark.parametrize("method", [name for name in METHODS if method_class(name).reinforces])
 def test_it_trains_two_iterations(method, arguments, tmp_path):
     given = [f"method={method}", *(["distill.teacher=self", "distill.hint=lesson"] if method == "distill" else [])]
     assert train.main([*arguments, *given, f"run_dir={tmp_path}/run"]) == 0
@@ -222,9 +246,29 @@ def test_a_users_method_resumes_with_its_state(arguments, own, tmp_path, capsys)
     assert "the state_dict of method=own_methods:Unkeepable must hold numbers" in capsys.readouterr().err
 
 
+def test_a_users_method_of_another_kind_resumes_and_is_reported(arguments, own, tmp_path):
+    """Its steps have a name that this project does not know."""
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    options = [*arguments, "method=own_methods:Again", "warmstart.episodes=6", "env.kwargs.max_steps=20"]
+    assert train.main([*options, f"run_dir={whole}"]) == 0
+    rows = metrics(whole, "again")
+    assert rows[-1]["step"] > CHUNK
+    cut_short(shutil.copytree(whole, resumed), 500000 + rows[-1]["step"])
+    assert train.main([*options, f"run_dir={resumed}", "--resume"]) == 0
+    assert metrics(resumed, "again") == rows
+    shown = load_run(resumed)
+    assert (shown["state"], shown["seconds"] > 0) == ("finished", True)
+
+
 def test_a_model_beside_the_policy_has_a_name_of_its_own(arguments, own, tmp_path, capsys):
     assert train.main([*arguments, "method=own_methods:Crowded", f"run_dir={tmp_path}/run"]) == 2
     assert "and 'policy' cannot be that: take letters" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_penalty_without_its_reference_is_refused(arguments, own, tmp_path, capsys):
+    """The distance would have been to the policy itself."""
+    assert train.main([*arguments, "method=own_methods:Forgetful", "loss.kl=0.1", f"run_dir={tmp_path}/run"]) == 2
+    assert "which method=own_methods:Forgetful does not keep" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_method_has_the_settings_of_its_base_classes(own):
@@ -245,6 +289,7 @@ def test_a_method_has_the_settings_of_its_base_classes(own):
         (["method=own_methods:Unfinished"], "method=own_methods:Unfinished: the option worth needs a default"),
         (["method=broken_methods:Any"], "cannot load 'broken_methods:Any': ZeroDivisionError: division by zero ("),
         (["loss.function=json:dumps"], "loss.function=json:dumps is no function of (tokens, options)"),
+        (["method=own_methods:Nameless"], "method=own_methods:Nameless: what it does in training needs a name in the log"),
         (["method=own_methods:World", "prompt.style=window"], "set prompt.style=transcript"),
         (
             ["method=own_methods:BestOf", "options.wroth=1"],

@@ -452,6 +452,8 @@ def method_class(name: Any) -> Any:
     for settings in (vars(one).get("settings", {}) for one in own.__mro__):
         if not isinstance(settings, Mapping):
             raise ConfigError(f"method={name}: settings must be a mapping of sections, not {shown(settings)}")
+    if own.training is not None and own.stage == base.stage:
+        raise ConfigError(f"method={name}: what it does in training needs a name in the log: give the class a stage")
     if not dataclasses.is_dataclass(own.Options):
         raise ConfigError(f"method={name}: Options must be a dataclass")
     for option in dataclasses.fields(own.Options):

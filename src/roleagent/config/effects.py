@@ -25,7 +25,7 @@ _OF_RL = (
 
 
 def _reinforces(config: Config) -> bool:
-    return method_class(config.method).stage == "train"
+    return method_class(config.method).reinforces
 
 
 RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
@@ -103,7 +103,7 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
     ),
     ("simulator.*", lambda c: c.genenv, "genenv=off writes no tasks"),
     ("simulator.augmentation", lambda c: c.simulator.kind == "static", "it belongs to simulator.kind=static"),
-    ("search.* revision.*", lambda c: method_class(c.method).searches, "they belong to method=agent_r and eto"),
+    ("search.* revision.[!f]*", lambda c: method_class(c.method).searches, "they belong to method=agent_r and eto"),
     ("train.tokens", lambda c: method_class(c.method).imitates, "it belongs to method=sft and agent_r"),
     (_OF_RL, lambda c: _reinforces(c), "the method is no reinforcement"),
     (
