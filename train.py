@@ -60,7 +60,7 @@ from roleagent.learners.rl import (
 from roleagent.learners.run.display import Display
 from roleagent.learners.run.evaluation import evaluate_periodically, evaluate_stage, report
 from roleagent.learners.run.iterations import Iterations
-from roleagent.learners.run.launch import check_held_out, exit_status, open_run, size_warm_start
+from roleagent.learners.run.launch import check_held_out, exit_status, keep_tasks, open_run, size_warm_start
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.data import SFTData
 from roleagent.learners.sft.imitation import imitate
@@ -76,6 +76,7 @@ def train(config: Config, resume: bool, display: Display, callbacks: Sequence[Ca
         if (result := run.finished()) is not None:
             display.say(f"{run.folder.path} is finished; increase train.iterations to continue")
             return result
+        keep_tasks(run, split, held_out)
         return run_stages(run, split, held_out)
 
 

@@ -289,5 +289,14 @@ def may_fork(name: str) -> bool:
     >>> may_fork("aiw"), may_fork("loss.kl"), may_fork("env.id"), may_fork("rollout.eval_batch")
     (True, True, False, False)
     """
+    return changes_learning(name) or _is_free(name)
+
+
+def changes_learning(name: str) -> bool:
+    """Whether an option, by its dotted name, changes how a policy learns behind a checkpoint.
+
+    >>> changes_learning("aiw"), changes_learning("options.weight"), changes_learning("train.until")
+    (True, True, False)
+    """
     learns = name.partition(".")[0] in (*FORKED, "options") and not name.startswith(_OF_THE_CHECKPOINT)
-    return learns or _is_free(name)
+    return learns and not _is_free(name)

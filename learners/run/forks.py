@@ -29,7 +29,7 @@ from roleagent.random_streams import random_stream
 
 # Links: nothing writes into these files, they are replaced whole.
 _LINKED = (
-    *("before*.json", "iteration-*.json", "suite-*.json", "reference", "base", "simulator", "corrections"),
+    *("before*.json", "iteration-*.json", "suite-*.json", "splits.json", "reference", "base", "simulator", "corrections"),
     *("trajectories", "tasks"),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -42,7 +43,7 @@ from roleagent.learners.run.trackers import check_trackers
 from roleagent.learners.sft.demonstrations import sized
 from roleagent.similarity import similarity_of
 from roleagent.slow_notice import waiting
-from roleagent.tasks.split import few_tasks
+from roleagent.tasks.split import few_tasks, split_text
 
 
 @contextlib.contextmanager
@@ -68,6 +69,28 @@ def open_run(
         with Run(config, ranks, display, resume, callbacks) as run, run.stopping, run.tracking, dump_nan_batch(run):
             run.config = split.config  # the folder keeps what was asked for
             yield run
+
+
+def keep_tasks(run: Run, split: EnvSplit, held_out: EnvSplit) -> None:
+    """Writes which tasks and data a run has; one that is resumed, or a fork, must have the same.
+
+    Raises:
+        ConfigError: they have changed.
+    """
+
+    def keep() -> None:
+        file, known = "splits.json", run.folder.read_json("splits.json")
+        found = json.loads(json.dumps({"training": split.manifest(), "evaluation": held_out.manifest()}))
+        if known is None:
+            run.folder.write_json(file, found)
+        for name, tasks in (known or {}).items():
+            if tasks != found[name]:
+                raise ConfigError(
+                    f"the tasks of the {name} have changed since {run.folder.path} began: {split_text(tasks)} became "
+                    f"{split_text(found[name])}; continue with the data that it began with"
+                )
+
+    run.ranks.once(keep)
 
 
 def size_warm_start(split: EnvSplit, say: Callable[[str], None]) -> EnvSplit:

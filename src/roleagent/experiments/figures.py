@@ -133,9 +133,10 @@ class ArmRuns:
 
     def mean(self, name: str, of: Callable[[Sequence[float]], float] = np.mean) -> Estimate | float | None:
         """A logged number, aggregated over iterations by ``of`` and averaged over seeds, with Student's interval over
-        several seeds."""
-        columns = [[row[name] for row in rows if name in row] for rows in self.logs.values()]
-        values = [float(of(row)) for row in columns if row]
+        several seeds (:func:`independent`)."""
+        columns = {key: [row[name] for row in rows if name in row] for key, rows in self.logs.items()}
+        known = {key: float(of(row)) for key, row in columns.items() if row}
+        values = independent([*known.values()], [*known]) if known else []
         if name in OF_PREDICTIONS and not self.predicts:
             return None
         if not values or not all(map(math.isfinite, values)):
@@ -160,7 +161,7 @@ def success(arm: ArmRuns, evaluation: Evaluation) -> dict[str, Any]:
         float(np.mean([outcome(r, arm.measure) for r in concerned(one.records, arm.measure) if r.sound]))
         for one in measured
     ]
-    spread = statistics.spread(by_seed)
+    spread = statistics.spread(independent(by_seed, [*arm.runs]))
     types = sorted({name for record in records for name in levels(record.task_type)})
     metrics = sorted({name for record in records for name in record.metrics})
     return {

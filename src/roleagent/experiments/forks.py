@@ -49,10 +49,12 @@ def plan_of(
     """
     rollout = read_config(run).rollout
     evaluation = {"temperature": rollout.eval_temperature, "in_training": True}
+    given, own = {change: {"options": [change]} for change in changes}, read_mapping(arms, "the arms") if arms else {}
+    if twice := [name for name in given if name in own]:
+        raise ConfigError(f"the arm {twice[0]!r} is on the command line and in {arms}: give one of them another name")
     tree = {
-        "title": f"Forks of {run.name}",
-        "arms": {change: {"options": [change]} for change in changes}
-        | (read_mapping(arms, "the arms") if arms else {}),
+        "title": f"Forks of {run.resolve().name}",
+        "arms": given | own,
         "fork": {"run": str(run), "at": [*at], "length": length, "repeats": repeats},
         "evaluations": [evaluation],
     }
@@ -65,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     name, run = "roleagent fork", options.run
     try:
         plan = plan_of(run, options.at, options.changes, options.arms, options.length, options.repeats)
-        out = options.out or run.with_name(f"{run.name}-forks")
+        out = options.out or run.resolve().with_name(f"{run.resolve().name}-forks")
         experiment = Experiment(plan, out, plan.jobs(), options.jobs)
     except (ConfigError, OSError) as error:
         return complain(name, error)

@@ -17,7 +17,7 @@ from roleagent.commands import nearest
 from roleagent.config import Config, load
 from roleagent.config.settings import KNOWN_KEYS, Count, Positive, ShareAbove0, Size, Temperature
 from roleagent.experiments.runs import KEPT, Run, result_of
-from roleagent.learners.run.folder import read_config
+from roleagent.learners.run.folder import changes_learning, may_fork, read_config
 from roleagent.learners.run.forks import checkpoint_after, fork, forked
 from roleagent.options import ConfigError, user_path
 from roleagent.random_streams import random_stream
@@ -337,6 +337,16 @@ class Plan:
         config = read_config(user_path(forks.run)) if forks.run else load(self.config, self.options)
         if max(forks.at) >= config.train.last:
             raise ConfigError(f"a run of {config.train.last} iterations has nothing left to fork at {max(forks.at)}")
+        if len(forks.at) > 1 and not forks.length:
+            raise ConfigError(
+                "forks from several checkpoints need a length (--length, fork.length): to the end of the run they are of "
+                "different lengths, and compared with one and the same end"
+            )
+        if (end := max(forks.at) + forks.length) > config.train.last:
+            raise ConfigError(
+                f"forks of {forks.length} iterations at {max(forks.at)} end after {end}, and the run has "
+                f"{config.train.last}: choose a smaller length, or earlier checkpoints"
+            )
         for name, arm in self.arms.items():
             self._check_over(name)
             if not self.seeds_of(name):
@@ -345,6 +355,12 @@ class Plan:
                 raise ConfigError(f"the arm {name!r} begins at a checkpoint: remove own_start and seeds")
             if name != UNCHANGED and not arm.options:
                 raise ConfigError(f"the arm {name!r} changes nothing: {UNCHANGED!r} is there already")
+            for key in (option.partition("=")[0] for option in arm.options):
+                if may_fork(key) and not changes_learning(key):
+                    raise ConfigError(
+                        f"the arm {name!r}: {key} does not change how a policy learns; the iterations of forks are their "
+                        "length (--length, fork.length), and their folders those of --out"
+                    )
             try:
                 found = forked(config, arm.options)
             except ConfigError as error:
@@ -463,11 +479,13 @@ class Plan:
         own = self.arms[job.arm].options
         [*_, seed] = [branch.seed, *(yaml.safe_load(one[5:]) for one in own if one.startswith("seed="))]
         other = random_stream(seed, "repeat", branch.repeat).integers(2**32)
-        ends = [f"train.until={branch.at + self.fork.length if self.fork.length else 0}"]
+        # A fork that regresses is a result, and none that may be missing.
+        ends = ["train.stop_on_alarm=off", "train.stop_on_regression=0"]
+        until = [f"train.until={branch.at + self.fork.length if self.fork.length else 0}"]
         if self.fork.run:  # it has its own end
-            ends = ends if self.fork.length else []
+            ends += until if self.fork.length else []
         else:  # a run from the warm start alone has no iterations
-            ends += [f"train.iterations={load(self.config, self.options).train.iterations}"]
+            ends += [*until, f"train.iterations={load(self.config, self.options).train.iterations}"]
         return [*ends, *own, *([f"seed={other}"] if branch.repeat else []), *KEPT]
 
     def _arm_options(self, job: Job) -> list[str]:
@@ -502,7 +520,8 @@ def with_unchanged(given: Mapping[str, Any]) -> dict[str, Any]:
     arms = given["arms"]
     if not isinstance(arms, Mapping) or not all(isinstance(arm, Mapping) for arm in arms.values()):
         return dict(given)
-    return {**given, "arms": {UNCHANGED: {}, **{name: {"over": [UNCHANGED], **arm} for name, arm in arms.items()}}}
+    compared = {name: {"over": [UNCHANGED], **arm} for name, arm in arms.items() if name != UNCHANGED}
+    return {**given, "arms": {UNCHANGED: arms.get(UNCHANGED, {}), **compared}}
 
 
 def shipped() -> list[str]:

@@ -146,10 +146,10 @@ def success_rows(plan: Plan, arms: Sequence[ArmRuns]) -> Iterator[dict[str, Any]
 
 def difference_row(one: Difference) -> dict[str, Any]:
     """A difference as plain numbers, in [-1, 1]; None where there is none."""
-    low, high = one.over_seeds[1:] if one.over_seeds else (None, None)
+    mean, low, high = one.over_seeds or (sum(one.gaps) / len(one.gaps), None, None)
     return {
         **{"arm": one.arm, "over": one.over, "temperature": one.evaluation.temperature, "measure": one.measure},
-        **{"seeds": len(one.seeds), "difference": sum(one.gaps) / len(one.gaps), "low": low, "high": high},
+        **{"seeds": len(one.seeds), "difference": mean, "low": low, "high": high},
         **{"tasks_low": one.over_tasks.low, "tasks_high": one.over_tasks.high, "detectable": one.detectable},
         "p": one.mcnemar,
     }

@@ -78,9 +78,9 @@ class Run:
             command = [sys.executable, *launcher, *train]
             status = self.carry_out(command)
             if status:
-                log = f" (see {self.log})" if self.quiet else ""
+                said = f": {_last_line(self.log)} (see {self.log})" if self.quiet else ""
                 raise ConfigError(
-                    f"training into {self.folder} ended with status {status}{log}; the same command goes on from there"
+                    f"training into {self.folder} ended with status {status}{said}; the same command continues from there"
                 )
         result = result_of(self.folder)
         if result is None:
@@ -180,6 +180,11 @@ class Run:
             ):
                 return known
         return None
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").replace("\r", "\n").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def interrupt_all(*_: object) -> None:

@@ -94,12 +94,36 @@ def test_the_command_trains_the_arms_and_reports_their_difference(finished, tmp_
         (["--at", "1", "policy.layers=3"], "the arm 'policy.layers=3': policy.layers cannot change"),
         (["--at", "1", "aiw=on"], "the arm 'aiw=on' changes nothing"),
         (["--at", "1", "--arms", "none.yaml"], "cannot read the arms"),
+        (["--at", "1", "--at", "2", "optim.lr=0"], "forks from several checkpoints need a length"),
+        (["--at", "1", "optim.lr=0", "--length", "50"], "forks of 50 iterations at 1 end after 51, and the run has 3"),
+        (["--at", "1", "train.until=2"], "the arm 'train.until=2': train.until does not change how a policy learns"),
+        (["--at", "1", "run_dir=x"], "the arm 'run_dir=x': run_dir does not change how a policy learns"),
     ],
 )
 def test_a_mistake_in_the_command_is_one_line(finished, capsys, words, seen):
     assert roleagent(["fork", str(finished[0]), *words]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert seen in line
+
+
+def test_an_arm_has_one_meaning(finished, tmp_path, capsys):
+    arms = tmp_path / "arms.yaml"
+    arms.write_text("aiw=off: {options: [wia=off]}\n")
+    assert roleagent(["fork", str(finished[0]), "--at", "1", "aiw=off", "--arms", str(arms)]) == 2
+    assert "the arm 'aiw=off' is on the command line and in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["training", "evaluation"])
+def test_changed_data_are_refused_before_anything_is_played(finished, tmp_path, capsys, name):
+    folder = tmp_path / "fork"
+    fork(finished[0], 1, ["optim.lr=1e-3"], folder)
+    logged = (folder / "metrics.jsonl").read_text()
+    known = json.loads((folder / "splits.json").read_text())
+    (folder / "splits.json").unlink()  # it is a second name of the run's
+    (folder / "splits.json").write_text(json.dumps({**known, name: {**known[name], "digest": "0123456789abcdef"}}))
+    assert train.main(["--resume", str(folder)]) == 2
+    assert f"the tasks of the {name} have changed since" in capsys.readouterr().err.splitlines()[-1]
+    assert (folder / "metrics.jsonl").read_text() == logged
 
 
 def test_a_curriculum_by_types_has_no_choices_to_freeze(finished):
