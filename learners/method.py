@@ -5,7 +5,7 @@ A method is a class. The trainer asks its object, in this order:
 ==============  ========================================================================================
 ``check``       before anything is built: what cannot work together
 ``setup``       once: opens what else learns
-``sampler``     once: which tasks are played
+``sampler``     once per environment: which tasks are played
 ``advantages``  for each group of episodes: how much better each turn was than its peers
 ``loss``        for each micro-batch: the objective of its sampled tokens
 ``after``       after each update: whatever else learns

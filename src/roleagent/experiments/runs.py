@@ -188,14 +188,14 @@ def _last_line(log: Path) -> str:
 
 
 def interrupt_all(*_: object) -> None:
-    """A handler of SIGTERM that does what Ctrl-C in a terminal does, which reaches the running processes, too.
+    """A handler of SIGTERM that ends the running processes, too, as Ctrl-C in a terminal does.
 
     Raises:
         KeyboardInterrupt: always.
     """
     for pid in [*_RUNNING]:
         with contextlib.suppress(ProcessLookupError):  # it has just ended
-            os.kill(pid, signal.SIGINT)
+            os.kill(pid, signal.SIGTERM)
     raise KeyboardInterrupt
 
 
