@@ -240,6 +240,18 @@ class Method:
         """Whatever else learns after an update; every rank calls it. Returns metrics for the log: numbers by name."""
         return {}
 
+    def count(self, counters: dict[str, float], metrics: Mapping[str, float]) -> None:
+        """Adds what an iteration logged to the counters of the run, as :meth:`idle` needs it.
+
+        Args:
+            counters: of all iterations so far; they are saved.
+            metrics: of this one.
+        """
+
+    def idle(self, counters: Mapping[str, float]) -> list[str]:
+        """A warning for each part of the method that was on and had no effect in the whole run."""
+        return []
+
     def state_dict(self) -> dict[str, Any]:
         """What the method remembers beyond an iteration, in JSON's types; a checkpoint has that of the first rank."""
         return {}
@@ -397,7 +409,15 @@ def known_class(config: Config) -> type[Method]:
 
 def method_of(config: Config) -> Method:
     """The method of a configuration; with ``genenv=on`` its class is derived from GenEnv, too."""
-    own = method_class(config.method)
+    return _mixed(method_class(config.method), config)
+
+
+def known_method(config: Config) -> Method:
+    """The same with :func:`known_class`, for reports."""
+    return _mixed(known_class(config), config)
+
+
+def _mixed(own: type[Method], config: Config) -> Method:
     if config.genenv and not issubclass(own, genenv := load_object(GENENV)):
         own = type(f"GenEnv{own.__name__}", (genenv, own), {})
     return own(config)

@@ -17,7 +17,7 @@ from roleagent.curricula.metrics import alignment_metrics, played
 from roleagent.curricula.task_writer import VARIATION_SHARE
 from roleagent.learners.method import Iteration, Method
 from roleagent.slow_notice import waiting
-from roleagent.tasks.grammar import grammar_of
+from roleagent.tasks.grammar import REFUSALS, grammar_of
 from roleagent.timer import Timer
 from roleagent.types import Sampler
 
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     from roleagent.learners.engine.engine import Learner
     from roleagent.learners.genenv.training import SimulatorTraining
     from roleagent.learners.run.run import Run
+
+
+_COUNTED = (
+    *("genenv_proposed", "genenv_accepted", "genenv_wanted", "genenv_fallback", "genenv_fresh", "genenv_replayed"),
+    *("genenv_records_in_band", *(f"genenv_refused_{reason}" for reason in REFUSALS)),
+)
+_SMALL_KL = 1e-4  # nats
 
 
 class GenEnv(Method):
@@ -136,6 +143,53 @@ class GenEnv(Method):
         if self.simulator is not None:
             metrics |= update_simulator(run, self.simulator, iteration.learner, iteration.actor)
         return metrics | self.probe(iteration)
+
+    def count(self, counters: dict[str, float], metrics: Mapping[str, float]) -> None:
+        super().count(counters, metrics)
+        if "genenv_proposed" not in metrics:
+            return
+        for name in _COUNTED:
+            counters[name] = counters.get(name, 0.0) + metrics[name]
+        for name, happened in (
+            ("genenv_unequal_weights", metrics.get("genenv_weight_spread", 1.0) > 1),
+            ("genenv_moved", metrics.get("genenv_kl", 0.0) >= _SMALL_KL),
+        ):
+            counters[name] = counters.get(name, 0.0) + happened
+        counters["genenv_pool"] = metrics["genenv_pool"]
+
+    def idle(self, counters: Mapping[str, float]) -> list[str]:
+        found = [text for name, text in self._expected(counters).items() if not counters.get(name)]
+        if 2 * counters.get("genenv_fallback", 0.0) > counters.get("genenv_wanted", 0.0):
+            found.append(
+                "more than half of the tasks that genenv wanted could not be written: base tasks took their place"
+            )
+        return [*super().idle(counters), *found]
+
+    def _expected(self, counters: Mapping[str, float]) -> dict[str, str]:
+        """For each counter that must not be 0, the warning if it is."""
+        options = self.config.simulator
+        if not options.shares[0]:
+            return {}
+        if not counters.get("genenv_accepted"):
+            reasons = {reason: counters.get(f"genenv_refused_{reason}", 0.0) for reason in REFUSALS}
+            why = ", ".join(f"{reason} {number:.0f}" for reason, number in reasons.items() if number)
+            return {
+                "genenv_accepted": f"genenv is on, but no task of simulator.kind={options.kind} was accepted ({why})"
+            }
+        if not counters.get("genenv_fresh"):
+            return {"genenv_fresh": "genenv is on, but no written task was played"}
+        expected = {"genenv_pool": "genenv is on, but the pool of written tasks is empty"}
+        if options.shares[1]:
+            expected["genenv_replayed"] = "simulator.shares replays tasks, but no written task was ever played again"
+        if options.kind in ("base", "static", "endpoint"):
+            return expected
+        expected["genenv_records_in_band"] = (
+            "genenv is on, but no written task was ever in the band: nothing was learned"
+        )
+        if counters.get("genenv_records_in_band"):
+            expected["genenv_unequal_weights"] = "all records of written tasks had equal weights: beta does nothing"
+            expected["genenv_moved"] = f"the simulator never moved {_SMALL_KL:g} nats from where it began"
+        return expected
 
     def _events(self) -> list[dict[str, Any]]:
         """What happened to each written task since the last call."""

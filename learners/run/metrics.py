@@ -13,10 +13,9 @@ from roleagent.agents.evaluation.records import failure_predicted, is_exact
 from roleagent.agents.rollout import RolloutStats
 from roleagent.config import Config
 from roleagent.learners.advantages import Estimator, States, by_state, return_terms, states_of
-from roleagent.learners.method import method_of
+from roleagent.learners.method import Method, method_of
 from roleagent.learners.rewards import has_zero_variance, process_counters, weighing
 from roleagent.learners.run.trajectory_log import ScoredGroup
-from roleagent.tasks.grammar import REFUSALS
 from roleagent.tasks.split import levels
 from roleagent.timer import PARTS, ROLLOUT, Timer
 from roleagent.types import Completion, Group, Trajectory
@@ -25,11 +24,6 @@ _IF_LOGGED = (
     *("calls", "groups", "process_nonzero", "process_only_groups", "returns_changed", "world_loss_share"),
     *("lessons_share", "turn_limit_share", "filtered_groups"),
 )
-_GENENV = (
-    *("genenv_proposed", "genenv_accepted", "genenv_wanted", "genenv_fallback", "genenv_fresh", "genenv_replayed"),
-    "genenv_records_in_band",
-)
-_SMALL_KL = 1e-4  # nats
 WINDOW = 5
 """Iterations that success and entropy are averaged over."""
 
@@ -59,22 +53,18 @@ def add_counters(counters: dict[str, float], metrics: Mapping[str, float]) -> No
         *("reflections_fallback", "selections_fallback"),
     ):
         counters[f"curriculum_{name}"] = metrics.get(f"curriculum_{name}", 0.0)  # the sampler counts since the start
-    if "genenv_proposed" in metrics:
-        for name in (*_GENENV, *(f"genenv_refused_{reason}" for reason in REFUSALS)):
-            counters[name] = counters.get(name, 0.0) + metrics[name]
-        for name, happened in (
-            ("genenv_unequal_weights", metrics.get("genenv_weight_spread", 1.0) > 1),
-            ("genenv_moved", metrics.get("genenv_kl", 0.0) >= _SMALL_KL),
-        ):
-            counters[name] = counters.get(name, 0.0) + happened
-        counters["genenv_pool"] = metrics["genenv_pool"]
 
 
-def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
-    """A warning for each mechanism that is switched on and had no effect, or taught what no task asks for."""
-    expected = {}
+def idle_mechanisms(method: Method, counters: Mapping[str, float]) -> list[str]:
+    """A warning for each mechanism that is switched on and had no effect, or taught what no task asks for.
+
+    Args:
+        method: of the run, with its configuration.
+        counters: of the whole run.
+    """
+    config, expected = method.config, {}
     if config.wia:
-        modulates = method_of(config).modulates
+        modulates = method.modulates
         if modulates or config.rollout.predicted_turns == "all":
             expected["predictions_scored"] = "wia is on, but no prediction was ever scored"
         if modulates:
@@ -102,10 +92,8 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
     for name in [name for name in counters if name.startswith("tool_calls/")]:
         tool = name.removeprefix("tool_calls/")
         expected[f"tool_success/{tool}"] = f"all {counters[name]:.0f} calls of the tool {tool} failed"
-    expected |= _idle_simulator(config, counters) if config.genenv else {}
     idle = [text for name, text in expected.items() if not counters.get(name)]
-    if config.genenv and 2 * counters.get("genenv_fallback", 0.0) > counters.get("genenv_wanted", 0.0):
-        idle.append("more than half of the tasks that genenv wanted could not be written: base tasks took their place")
+    idle += method.idle(counters)
     failures = counters.get("curriculum_failures", 0.0)
     if failures and counters.get("curriculum_reflections_fallback") == failures:
         idle.append("none of the analyst's reflections could be read: tasks were chosen by text search alone")
@@ -118,29 +106,6 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
     if config.loss.action_mask and counters.get("world_loss_share"):
         idle.append("tokens of the world have weight in the loss, although loss.action_mask is on")
     return idle
-
-
-def _idle_simulator(config: Config, counters: Mapping[str, float]) -> dict[str, str]:
-    """For each counter of GenEnv that must not be 0, the warning if it is."""
-    options = config.simulator
-    if not options.shares[0]:
-        return {}
-    if not counters.get("genenv_accepted"):
-        reasons = {reason: counters.get(f"genenv_refused_{reason}", 0.0) for reason in REFUSALS}
-        why = ", ".join(f"{reason} {number:.0f}" for reason, number in reasons.items() if number)
-        return {"genenv_accepted": f"genenv is on, but no task of simulator.kind={options.kind} was accepted ({why})"}
-    if not counters.get("genenv_fresh"):
-        return {"genenv_fresh": "genenv is on, but no written task was played"}
-    expected = {"genenv_pool": "genenv is on, but the pool of written tasks is empty"}
-    if options.shares[1]:
-        expected["genenv_replayed"] = "simulator.shares replays tasks, but no written task was ever played again"
-    if options.kind in ("base", "static", "endpoint"):
-        return expected
-    expected["genenv_records_in_band"] = "genenv is on, but no written task was ever in the band: nothing was learned"
-    if counters.get("genenv_records_in_band"):
-        expected["genenv_unequal_weights"] = "all records of written tasks had equal weights: beta does nothing"
-        expected["genenv_moved"] = f"the simulator never moved {_SMALL_KL:g} nats from where it began"
-    return expected
 
 
 def held_out_metrics(evaluation: Mapping[str, Any] | None) -> dict[str, float]:

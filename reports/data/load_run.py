@@ -18,6 +18,7 @@ import yaml
 
 from roleagent.curricula.suite import matrix
 from roleagent.files import at_work
+from roleagent.learners.method import known_method
 from roleagent.learners.run.metrics import held_out_signs, idle_mechanisms, not_learning
 from roleagent.learners.run.trackers import flat, without_secrets
 from roleagent.reports.data.curves import curve, find_alarms, load_metrics, names_in, number
@@ -102,7 +103,7 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
         "gain": gain,
         "counters": dict(counters or {}),
         "alarms": alarms,
-        "idle": idle_mechanisms(config, counters) if config and counters and trained else None,
+        "idle": idle_mechanisms(known_method(config), counters) if config and counters and trained else None,
         "episodes": reader.select(episodes, _modes(grown)),
         "episodes_recorded": _episodes(trained, reader),
         "notes": notes,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from roleagent.config import Config
-from roleagent.learners.method import known_class
+from roleagent.learners.method import known_class, known_method
 from roleagent.learners.run.metrics import (
     FEWEST,
     HELD_OUT,
@@ -203,7 +203,7 @@ def conduct(log: Log) -> Iterator[Finding]:
     for name in raised.keys() - HELD_OUT.keys():
         yield Finding("alarm", "note", f"{name}: {raised[name]}", "docs/monitoring.md describes the alarms")
     counters = (log.result or {}).get("counters")
-    for text in idle_mechanisms(log.config, counters) if counters else ():
+    for text in idle_mechanisms(known_method(log.config), counters) if counters else ():
         yield Finding("no effect", "note", text, "switch it off, or see docs/monitoring.md")
 
 

@@ -154,7 +154,9 @@ def test_the_first_iterations_of_a_run_give_an_estimate(written, tmp_path):
 
 def test_a_fork_is_taken_to_last_as_long_as_its_part_of_the_run(written, tmp_path):
     plan = Plan.read(
-        written(arms={"slow": {"options": ["optim.lr=0"]}}, seeds=[0], start_minutes=None, fork={"at": [1], "length": 1})
+        written(
+            arms={"slow": {"options": ["optim.lr=0"]}}, seeds=[0], start_minutes=None, fork={"at": [1], "length": 1}
+        )
     )
     experiment = Experiment(plan, tmp_path, plan.jobs(), 1)
     [run] = plan.folders(plan.jobs(), tmp_path)[FORKED_RUN].values()
@@ -171,7 +173,17 @@ def test_a_fork_is_taken_to_last_as_long_as_its_part_of_the_run(written, tmp_pat
 
 def test_a_terminated_experiment_ends_its_run(written, tmp_path):
     plan = written(arms={"GRPO": {"options": ["train.iterations=100000"]}}, seeds=[0], start_minutes=None)
-    command = [sys.executable, "-m", "roleagent", "experiment", str(plan), "--out", str(tmp_path / "out"), "--jobs", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "roleagent",
+        "experiment",
+        str(plan),
+        "--out",
+        str(tmp_path / "out"),
+        "--jobs",
+        "1",
+    ]
     experiment = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=default_signals)
     log = tmp_path / "out/seed0/start-grpo/metrics.jsonl"
     while not log.exists():

@@ -59,6 +59,12 @@ class BestOf(Method):
     def after(self, iteration):
         return {"seen_groups": float(len(iteration.groups))}
 
+    def count(self, counters, metrics):
+        counters["seen_groups"] = counters.get("seen_groups", 0.0) + metrics["seen_groups"]
+
+    def idle(self, counters):
+        return [f"{counters['seen_groups']:.0f} groups were seen"]
+
 
 def loss(tokens, options):
     return -(tokens.weights * tokens.advantages * tokens.logprobs).sum(), {}
@@ -214,7 +220,7 @@ def own(tmp_path, monkeypatch):
     sys.modules.pop("own_methods", None)
 
 
-def test_a_method_of_a_users_file_trains(arguments, own, tmp_path):
+def test_a_method_of_a_users_file_trains(arguments, own, tmp_path, capsys):
     options = ["method=own_methods:BestOf", "options.worth=2", "loss.function=own_methods:loss", "wia=off", "aiw=off"]
     command = [*arguments, *options, "estimator.rewards={}", f"run_dir={tmp_path}/run"]
     assert train.main(command) == 0
@@ -222,6 +228,7 @@ def test_a_method_of_a_users_file_trains(arguments, own, tmp_path):
     assert values <= {0.0, 2.0}
     rows = metrics(tmp_path / "run", "train")
     assert [row["seen_groups"] for row in rows] == [2, 2]
+    assert "warning: 4 groups were seen" in capsys.readouterr().out
     # A report of the run loads no user's code; the run itself continues with it.
     sys.modules.pop("own_methods", None)
     shown = read_config(tmp_path / "run")
@@ -289,7 +296,10 @@ def test_a_method_has_the_settings_of_its_base_classes(own):
         (["method=own_methods:Unfinished"], "method=own_methods:Unfinished: the option worth needs a default"),
         (["method=broken_methods:Any"], "cannot load 'broken_methods:Any': ZeroDivisionError: division by zero ("),
         (["loss.function=json:dumps"], "loss.function=json:dumps is no function of (tokens, options)"),
-        (["method=own_methods:Nameless"], "method=own_methods:Nameless: what it does in training needs a name in the log"),
+        (
+            ["method=own_methods:Nameless"],
+            "method=own_methods:Nameless: what it does in training needs a name in the log",
+        ),
         (["method=own_methods:World", "prompt.style=window"], "set prompt.style=transcript"),
         (
             ["method=own_methods:BestOf", "options.wroth=1"],

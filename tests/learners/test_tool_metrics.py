@@ -3,6 +3,7 @@
 import pytest
 
 from roleagent.config import load
+from roleagent.learners.method import method_of
 from roleagent.learners.run.metrics import add_counters, idle_mechanisms, tool_metrics
 from roleagent.types import Completion, Task, Trajectory, Turn
 
@@ -73,5 +74,5 @@ def test_what_is_switched_on_and_does_nothing_is_reported(options, counted, word
     counters = {}
     for _ in range(2):
         add_counters(counters, COMMON | counted)
-    found = idle_mechanisms(load(overrides=["wia=off", "aiw=off", *options]), counters)
+    found = idle_mechanisms(method_of(load(overrides=["wia=off", "aiw=off", *options])), counters)
     assert len(found) == len(words) and all(word in text for word, text in zip(words, found, strict=True)), found
