@@ -119,7 +119,7 @@ def reinforce(start: Start) -> None:
     rollout = open_rollout(run, split, actor)
     episodes = Episodes(run, rollout, sampler, split)
     iterations = Iterations(run, learner, actor)
-    evaluate_periodically(run, start.held_out, actor)  # if the run was killed before it
+    evaluate_periodically(run, start.held_out, actor, begins=True)  # if the run was killed before it
 
     for _ in iterations:
         # Sample tasks, and play a group of episodes of each. With rollout.ahead=1 those of the next iteration begin.

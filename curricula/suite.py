@@ -1,4 +1,4 @@
-"""A frozen suite: tasks that failed in training and were solved later, with their failure modes.
+"""A frozen suite: tasks that failed in training and were solved in a later iteration, with their failure modes.
 
 A policy that learns from new failures may forget what it has learned from earlier ones. The tasks of a suite stay the
 same, so every evaluation on it says what was forgotten, and what was regained.
@@ -18,6 +18,8 @@ from roleagent.options import ConfigError, shown
 
 SOLVED = 0.5
 """Share of a task's episodes in an iteration that must be won."""
+EVALUATIONS = f"suite-{'[0-9]' * 6}.json"
+"""The names of a run's evaluations on suites; other files beside them are the user's."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,9 @@ class SuiteTask:
     """A task of a suite.
 
     Attributes:
-        modes: how it failed, the first way first.
+        modes: how it failed before it was solved, the first way first.
         failed: the iteration of its first failure.
-        solved: the first iteration from then on that won at least :data:`SOLVED` of its episodes.
+        solved: the first iteration after it that won at least :data:`SOLVED` of its episodes.
     """
 
     task_id: str
@@ -64,17 +66,19 @@ class Suite:
             for row in read_json_lines(file):
                 played.setdefault(row["task_id"], []).append(row)
             for task_id, rows in played.items():
+                if task_id in found:
+                    continue
                 failed = [row["analysis"]["mode"] for row in rows if row["analysis"]]
-                modes.setdefault(task_id, {}).update(dict.fromkeys(failed))
-                if failed:
-                    begun.setdefault(task_id, iteration)
                 won = sum(row["won"] for row in rows) / len(rows)
-                if task_id in begun and won >= SOLVED and task_id not in found:
-                    found[task_id] = SuiteTask(task_id, rows[0]["task_type"], (), begun[task_id], iteration)
+                if task_id in begun and won >= SOLVED:
+                    ways = tuple(modes[task_id])
+                    found[task_id] = SuiteTask(task_id, rows[0]["task_type"], ways, begun[task_id], iteration)
+                elif failed:
+                    begun.setdefault(task_id, iteration)
+                    modes.setdefault(task_id, {}).update(dict.fromkeys(failed))
         if not found:
-            raise ConfigError(f"{run} has solved no failure yet: no analyzed task (aiw=on) was won later")
-        tasks = [SuiteTask(**{**asdict(one), "modes": tuple(modes[task_id])}) for task_id, one in found.items()]
-        return cls(env_id, split, tuple(_limited(tasks, limit)))
+            raise ConfigError(f"{run} has solved no failure yet: no analyzed task (aiw=on) was won in later iterations")
+        return cls(env_id, split, tuple(_limited([*found.values()], limit)))
 
     @classmethod
     def read(cls, path: Path) -> Suite:
@@ -108,7 +112,7 @@ class Suite:
         """What an evaluation shows, by mode: ``tasks``, ``solved``, ``forgotten`` and ``regained``.
 
         Args:
-            before: the tasks that the evaluation before solved; a suite begins with all of them.
+            before: the tasks that the evaluation before solved.
             now: the tasks that this one solved.
 
         >>> tasks = (SuiteTask("a", "heat", ("loop",), 1, 2), SuiteTask("b", "heat", ("loop", "lost"), 1, 3))
@@ -141,15 +145,27 @@ def _limited(tasks: list[SuiteTask], limit: int) -> list[SuiteTask]:
     return sorted(kept, key=tasks.index)
 
 
+def evaluations(run: Path, tasks: Iterable[str] = ()) -> dict[int, dict[str, Any]]:
+    """The evaluations of a run on one suite, by iteration.
+
+    Args:
+        tasks: of the suite; none: those of the newest evaluation.
+    """
+    files = sorted(run.glob(EVALUATIONS))
+    found = {int(file.stem.removeprefix("suite-")): json.loads(file.read_text(encoding="utf-8")) for file in files}
+    played = {iteration: {record["task_id"] for record in one["records"]} for iteration, one in found.items()}
+    asked = {*tasks} or (played[max(played)] if played else set())
+    return {iteration: one for iteration, one in found.items() if played[iteration] == asked}
+
+
 def matrix(run: Path) -> dict[str, dict[int, dict[str, int]]]:
-    """Of the suite of a run by failure mode and iteration: ``tasks``, ``solved``, ``forgotten`` and ``regained``.
+    """Of a run's newest suite by failure mode and iteration: ``tasks``, ``solved``, ``forgotten`` and ``regained``.
 
     The first mode, ``all``, has the tasks and the solved ones alone. Empty if the run has played no suite.
     """
     found: dict[str, dict[int, dict[str, int]]] = {}
-    for file in sorted(run.glob("suite-*.json")):
-        evaluation: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        records, iteration = evaluation["records"], int(file.stem.removeprefix("suite-"))
+    for iteration, evaluation in evaluations(run).items():
+        records = evaluation["records"]
         every = {"tasks": len(records), "solved": sum(record["won"] for record in records)}
         # The modes are missing if the run was killed between the two.
         for mode, row in {"all": every, **evaluation.get("modes", {})}.items():
@@ -157,4 +173,4 @@ def matrix(run: Path) -> dict[str, dict[int, dict[str, int]]]:
     return found
 
 
-__all__ = ["Suite", "SuiteTask", "matrix"]
+__all__ = ["EVALUATIONS", "Suite", "SuiteTask", "evaluations", "matrix"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatch
 from pathlib import Path
 
 import yaml
 from rich.table import Table
 
 from roleagent.curricula.cli.tables import console, plain
-from roleagent.curricula.suite import Suite, matrix
+from roleagent.curricula.suite import EVALUATIONS, Suite, matrix
 from roleagent.options import ConfigError
 
 
@@ -17,8 +18,10 @@ def freeze(run: Path, out: Path | None, limit: int) -> int:
     """Writes the suite of a run; returns the exit status.
 
     Raises:
-        ConfigError: there is no run, or it has solved no failure.
+        ConfigError: there is no run, it has solved no failure, or the name is that of an evaluation in a run folder.
     """
+    if out is not None and fnmatch(out.name, EVALUATIONS) and (out.parent / "config.yaml").exists():
+        raise ConfigError(f"{out.name} is the name of an evaluation of the run in {out.parent}: choose another")
     try:
         env = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))["env"]
         played = env if isinstance(env, list) else [env]
@@ -28,7 +31,8 @@ def freeze(run: Path, out: Path | None, limit: int) -> int:
     suite, out = Suite.of_run(run, env_id, split, limit), out or run / "suite.json"
     suite.write(out)
     modes = ", ".join(f"{count} {mode}" for mode, count in suite.modes.items())
-    print(f"{out}: {len(suite.tasks)} tasks of {env_id}:{split} that failed and were solved later ({modes})")
+    tasks = f"{len(suite.tasks)} tasks of {env_id}:{split}"
+    print(f"{out}: {tasks} with a failed episode that were solved in a later iteration ({modes})")
     return 0
 
 

@@ -16,7 +16,7 @@ from roleagent.agents.evaluation.comparison import EvalRecords, by_task, compare
 from roleagent.agents.evaluation.play import evaluate_policy
 from roleagent.agents.evaluation.statistics import Estimate, summarize
 from roleagent.agents.policies.protocol import Policy
-from roleagent.curricula.suite import Suite
+from roleagent.curricula.suite import Suite, evaluations
 from roleagent.learners.lessons import evaluation_lessons
 from roleagent.learners.run.display import chart
 from roleagent.learners.run.metrics import held_out_signs, not_learning
@@ -98,15 +98,28 @@ def _known(run: Run, split: EnvSplit, policy: Policy, name: str, suffix: str) ->
     return before
 
 
-def evaluate_periodically(run: Run, split: EnvSplit, policy: Policy) -> None:
+def evaluate_periodically(run: Run, split: EnvSplit, policy: Policy, begins: bool = False) -> None:
     """Evaluates on ``train.evaluate_tasks`` after every ``train.evaluate_every`` iterations, unless the result is
-    saved already."""
-    every, step = run.config.train.evaluate_every, run.progress.step
-    if every and step and step % every == 0:
-        evaluate_split(run, split.first(run.config.train.evaluate_tasks), policy, f"iteration-{step:06d}")
-        if run.config.train.suite:
-            evaluate_suite(run, split, policy)
-        run.show(run.config.train.last)  # show the stage again
+    saved already.
+
+    Args:
+        begins: whether no iteration was played yet, in this process: a suite without an earlier evaluation is played.
+    """
+    options, step = run.config.train, run.progress.step
+    due = bool(options.evaluate_every and step and step % options.evaluate_every == 0)
+    if due:
+        evaluate_split(run, split.first(options.evaluate_tasks), policy, f"iteration-{step:06d}")
+    new = begins and bool(options.suite) and run.ranks.once(lambda: _suite_is_new(run))
+    if options.suite and (due or new):
+        evaluate_suite(run, split, policy)
+    if due or new:
+        run.show(options.last)  # show the stage again
+
+
+def _suite_is_new(run: Run) -> bool:
+    """Whether the run has not played the suite before this iteration: a killed run may have, in this one."""
+    ids = [task.task_id for task in Suite.read(Path(run.config.train.suite)).tasks]
+    return all(iteration >= run.progress.step for iteration in evaluations(run.folder.path, ids))
 
 
 class Regression(RuntimeError):
@@ -125,9 +138,9 @@ def evaluate_suite(run: Run, split: EnvSplit, policy: Policy) -> None:
     tasks = EnvSplit.training(run.config).only(ids)
     found = evaluate_split(run, tasks if split.horizon else tasks.without_predictions(), policy, name)
     run.held_out = held_out  # which the suite is not
-    past = run.ranks.once(lambda: [solved_in(path) for path in sorted(run.folder.path.glob("suite-*.json"))])
+    past = run.ranks.once(lambda: [_solved(one) for one in evaluations(run.folder.path, ids).values()])
     *earlier, now = past
-    changes = suite.changes(earlier[-1] if earlier else ids, now)
+    changes = suite.changes(earlier[-1] if earlier else now, now)
     for mode, row in changes.items():
         if row["forgotten"] or row["regained"]:
             run.display.say(
@@ -144,10 +157,9 @@ def evaluate_suite(run: Run, split: EnvSplit, policy: Policy) -> None:
         )
 
 
-def solved_in(path: Path) -> list[str]:
+def _solved(found: Mapping[str, Any]) -> list[str]:
     """The tasks that an evaluation solved."""
-    records = json.loads(path.read_text(encoding="utf-8"))["records"]
-    return [record["task_id"] for record in records if record["won"]]
+    return [record["task_id"] for record in found["records"] if record["won"]]
 
 
 def report(run: Run, found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

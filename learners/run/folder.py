@@ -36,6 +36,7 @@ from typing import Any
 import yaml
 
 from roleagent.config import Config, ConfigError, from_dict, to_dict
+from roleagent.curricula.suite import EVALUATIONS
 from roleagent.files import PARTIAL, make_folder, settle, write_json_lines, write_whole
 from roleagent.options import UnknownOption, differing, shown
 
@@ -103,8 +104,8 @@ class RunFolder:
         kept = self._kept_log(stage, step)
         for leftover in self.path.rglob(f".*{PARTIAL}"):
             leftover.unlink()
-        last = step if stage == "train" else 0
-        patterns = ("trajectories/iteration-*.jsonl*", "tasks/iteration-*.jsonl*", "iteration-*.json", "suite-*.json")
+        last = step if stage == "train" else -1  # a suite is played before the first iteration, too
+        patterns = ("trajectories/iteration-*.jsonl*", "tasks/iteration-*.jsonl*", "iteration-*.json", EVALUATIONS)
         for file in [*chain.from_iterable(map(self.path.glob, patterns))]:
             if int(re.sub(r"\D", "", file.name)) > last:
                 file.unlink()

@@ -21,6 +21,7 @@ import yaml
 
 from roleagent.config import Config, ConfigError, from_dict, method_class, overridden, to_dict
 from roleagent.config.effects import without_effect
+from roleagent.curricula.suite import EVALUATIONS
 from roleagent.files import CHECKSUMS, damage, make_whole, replace_checked, write_checksums
 from roleagent.learners.method import method_of
 from roleagent.learners.run.folder import AFTER_WARM_START, FORKED, RunFolder, may_fork, read_config
@@ -29,8 +30,8 @@ from roleagent.random_streams import random_stream
 
 # Links: nothing writes into these files, they are replaced whole.
 _LINKED = (
-    *("before*.json", "iteration-*.json", "suite-*.json", "splits.json", "reference", "base", "simulator", "corrections"),
-    *("trajectories", "tasks"),
+    *("before*.json", "iteration-*.json", EVALUATIONS, "splits.json", "reference", "base", "simulator"),
+    *("corrections", "trajectories", "tasks"),
 )
 
 

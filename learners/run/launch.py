@@ -195,8 +195,8 @@ def check_run(split: EnvSplit, resume: bool) -> None:
     method.check_tasks(split)
     if config.loss.kl and method.reinforces and not method.needs_reference():
         raise ConfigError(
-            f"loss.kl={config.loss.kl:g} compares with the policy after the warm start, which method={config.method} does "
-            "not keep (needs_reference): set loss.kl=0"
+            f"loss.kl={config.loss.kl:g} compares with the policy after the warm start, which method={config.method} "
+            "does not keep (needs_reference): set loss.kl=0"
         )
     check_suite(split)
     check_deepspeed(config)

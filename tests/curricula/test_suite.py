@@ -13,12 +13,13 @@ from roleagent.files import write_json_lines
 
 @pytest.fixture
 def run(tmp_path):
-    """A run folder with three iterations: by task the outcomes of two episodes, a mode for a failed one."""
+    """A run folder with four iterations: by task the outcomes of two episodes, a mode for a failed one."""
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(Config())))
     iterations = [
-        {"never": ["loop", "loop"], "at once": [None, None], "later": ["loop", "lost"]},
+        {"never": ["loop", "loop"], "at once": [None, None], "later": ["loop", "lost"], "mixed": ["loop", None]},
         {"never": ["loop", "lost"], "later": ["loop", "loop"], "rare": ["asleep", "asleep"]},
-        {"later": [None, "loop"], "rare": [None, None]},
+        {"later": [None, "asleep"], "rare": [None, None]},
+        {"rare": ["lost", "lost"]},
     ]
     for number, played in enumerate(iterations, 1):
         rows = [
@@ -30,7 +31,7 @@ def run(tmp_path):
     return tmp_path
 
 
-def test_a_suite_has_what_failed_and_was_solved_later(run, capsys):
+def test_a_suite_has_what_failed_and_was_solved_in_a_later_iteration(run, capsys):
     assert main(["failures", "freeze", str(run), "--out", str(run / "frozen.json")]) == 0
     assert "2 tasks of RoleAgent/ALFWorld-v0:train" in capsys.readouterr().out
     suite = Suite.read(run / "frozen.json")
@@ -48,6 +49,7 @@ def test_mistakes_are_one_line(run, tmp_path, capsys):
     for words, seen in (
         (["freeze", run], "has solved no failure yet"),
         (["freeze", tmp_path / "none"], "is no run folder"),
+        (["freeze", run, "--out", run / "suite-000040.json"], "is the name of an evaluation"),
         (["suite", run], "has played no suite"),
     ):
         assert main(["failures", *map(str, words)]) == 2
@@ -65,6 +67,9 @@ def test_the_matrix_shows_what_was_forgotten_and_its_status_whether_it_is_lost(r
         found = {"records": records, "modes": suite.changes(before, solved)}
         (run / f"suite-{iteration:06d}.json").write_text(json.dumps(found))
         before = solved
+    other = {"records": [{"task_id": task, "won": True} for task in ("a", "c", "d")], "modes": {}}
+    (run / "suite-000002.json").write_text(json.dumps(other))  # of another suite
+    suite.write(run / "suite-20.json")  # the user's
     assert main(["failures", "suite", str(run)]) == 1  # for scripts: fewer are solved than at best
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
     assert [row for row in rows if row and row[0] != "failure mode"] == [

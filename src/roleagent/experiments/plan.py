@@ -339,8 +339,8 @@ class Plan:
             raise ConfigError(f"a run of {config.train.last} iterations has nothing left to fork at {max(forks.at)}")
         if len(forks.at) > 1 and not forks.length:
             raise ConfigError(
-                "forks from several checkpoints need a length (--length, fork.length): to the end of the run they are of "
-                "different lengths, and compared with one and the same end"
+                "forks from several checkpoints need a length (--length, fork.length): to the end of the run they are "
+                "of different lengths, and compared with one and the same end"
             )
         if (end := max(forks.at) + forks.length) > config.train.last:
             raise ConfigError(
@@ -358,8 +358,8 @@ class Plan:
             for key in (option.partition("=")[0] for option in arm.options):
                 if may_fork(key) and not changes_learning(key):
                     raise ConfigError(
-                        f"the arm {name!r}: {key} does not change how a policy learns; the iterations of forks are their "
-                        "length (--length, fork.length), and their folders those of --out"
+                        f"the arm {name!r}: {key} does not change how a policy learns; the iterations of forks are "
+                        "their length (--length, fork.length), and their folders those of --out"
                     )
             try:
                 found = forked(config, arm.options)

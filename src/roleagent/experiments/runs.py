@@ -80,7 +80,7 @@ class Run:
             if status:
                 said = f": {_last_line(self.log)} (see {self.log})" if self.quiet else ""
                 raise ConfigError(
-                    f"training into {self.folder} ended with status {status}{said}; the same command continues from there"
+                    f"training into {self.folder} ended with status {status}{said}; the same command continues it"
                 )
         result = result_of(self.folder)
         if result is None:

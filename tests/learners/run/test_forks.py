@@ -221,15 +221,21 @@ def test_another_fork_in_the_folder_and_a_damaged_checkpoint_are_refused(finishe
 
 def test_a_run_that_forgets_its_suite_ends_with_a_status_of_its_own(finished, tmp_path, capsys):
     assert roleagent(["failures", "freeze", str(finished[0]), "--out", str(tmp_path / "suite.json")]) == 0
-    tasks = len(json.loads((tmp_path / "suite.json").read_text())["tasks"])
-    options = [f"train.suite={tmp_path / 'suite.json'}", "train.evaluate_every=1", "train.stop_on_regression=0.01"]
+    suite = json.loads((tmp_path / "suite.json").read_text())
+    tasks = len(suite["tasks"])
+    options = [f"train.suite={tmp_path / 'suite.json'}", "train.stop_on_regression=0.01"]
     fork(finished[0], 1, [*options, "optim.lr=1", "optim.warmup_steps=0"], tmp_path / "fork")  # which forgets all
     capsys.readouterr()
     assert train.main(["--resume", str(tmp_path / "fork")]) == 4
     said = capsys.readouterr().err
-    assert "regression at iteration 2: 0 of" in said
+    assert "regression at iteration 2: 0 of" in said  # after its success at iteration 1, where the fork begins
     modes = json.loads((tmp_path / "fork" / "suite-000002.json").read_text())["modes"]
     assert sum(row["forgotten"] for row in modes.values()) > 0
     assert all(row["tasks"] <= tasks for row in modes.values())
     assert not (tmp_path / "fork" / "after.json").exists()
     assert train.main(["--resume", str(tmp_path / "fork"), "train.stop_on_regression=0", "train.until=2"]) == 0
+    (tmp_path / "one.json").write_text(json.dumps(suite | {"tasks": suite["tasks"][:1]}))  # another suite
+    words = [f"train.suite={tmp_path / 'one.json'}", "train.stop_on_regression=0.01", "train.until=3"]
+    assert train.main(["--resume", str(tmp_path / "fork"), *words]) == 0
+    assert roleagent(["failures", "suite", str(tmp_path / "fork"), "--json"]) == 0
+    assert '"all": {"2": {"tasks": 1, "solved": 0}}' in capsys.readouterr().out

@@ -237,6 +237,20 @@ def test_an_evaluation_is_taken_for_another_on_the_same_tasks_alone(tmp_path):
     assert evaluation._known(run, suite, policy, "suite-000001", "") is None
 
 
+def test_a_resumed_run_removes_its_later_evaluations_and_no_suite_of_the_user(tmp_path):
+    folder = RunFolder(tmp_path / "run", config.load(), resume=False)
+    for name in ("suite-000000.json", "suite-000040.json", "suite-40.json", "suite-first.json"):
+        folder.write_json(name, {})
+    folder.rewind("train", 0)
+    assert sorted(path.name for path in folder.path.glob("suite*")) == [
+        "suite-000000.json",
+        "suite-40.json",
+        "suite-first.json",
+    ]
+    folder.rewind("warmstart", 5)
+    assert not (folder.path / "suite-000000.json").exists()
+
+
 def test_what_cannot_be_written_whole_leaves_nothing_behind(tmp_path):
     def fill(folder):
         folder.mkdir()
