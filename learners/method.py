@@ -240,7 +240,7 @@ class Method:
         """Whatever else learns after an update; every rank calls it. Returns metrics for the log: numbers by name."""
         return {}
 
-    def count(self, counters: dict[str, float], metrics: Mapping[str, float]) -> None:
+    def add_counters(self, counters: dict[str, float], metrics: Mapping[str, float]) -> None:
         """Adds what an iteration logged to the counters of the run, as :meth:`idle` needs it.
 
         Args:

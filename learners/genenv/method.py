@@ -144,8 +144,8 @@ class GenEnv(Method):
             metrics |= update_simulator(run, self.simulator, iteration.learner, iteration.actor)
         return metrics | self.probe(iteration)
 
-    def count(self, counters: dict[str, float], metrics: Mapping[str, float]) -> None:
-        super().count(counters, metrics)
+    def add_counters(self, counters: dict[str, float], metrics: Mapping[str, float]) -> None:
+        super().add_counters(counters, metrics)
         if "genenv_proposed" not in metrics:
             return
         for name in _COUNTED:

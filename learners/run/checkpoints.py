@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -166,10 +167,13 @@ class Checkpoints:
             raise _unreadable(path, wrong)
 
     @staticmethod
-    def progress(path: Path) -> Progress:
-        """The saved progress."""
+    def progress(path: Path, stages: Collection[str] = ()) -> Progress:
+        """The saved progress; of a run that has only these ``stages``."""
         try:
-            return _progress(path)
+            found = _progress(path)
+            if stages and found.stage not in stages:
+                raise ValueError(f"stage must be one of {', '.join(stages)}, not {found.stage!r}")
+            return found
         except (OSError, ValueError) as error:
             raise _unreadable(path, error) from error
 

@@ -77,7 +77,7 @@ class Iterations:
             metrics |= iteration_metrics(config, scored, stats, analysis.metrics)
             metrics |= turn_limit_metrics(config.turn_limit(run.progress.step), scored)
             add_counters(run.progress.counters, metrics)
-            run.method.count(run.progress.counters, metrics)
+            run.method.add_counters(run.progress.counters, metrics)
         timers, flop = run.ranks.gather(run.timer), run.ranks.sum(metrics.pop("update_flop", 0.0))
         if run.ranks.first:
             metrics |= held_out_metrics(run.held_out)

@@ -114,7 +114,7 @@ class Run:
         progress, latest = Progress(), self.checkpoints.latest() if resume else None
         if latest is not None:
             self.checkpoints.check(latest)
-            progress = self.checkpoints.progress(latest)
+            progress = self.checkpoints.progress(latest, ("warmstart", "train", self.method.stage))
         self.checkpoints.tidy()
         folder.rewind(progress.stage, progress.step)
         return folder, latest, progress

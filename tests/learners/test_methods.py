@@ -59,7 +59,7 @@ class BestOf(Method):
     def after(self, iteration):
         return {"seen_groups": float(len(iteration.groups))}
 
-    def count(self, counters, metrics):
+    def add_counters(self, counters, metrics):
         counters["seen_groups"] = counters.get("seen_groups", 0.0) + metrics["seen_groups"]
 
     def idle(self, counters):
