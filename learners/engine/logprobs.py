@@ -282,7 +282,11 @@ def find_scoring(model: PreTrainedModel, context_length: int) -> Scoring:
             raise
         except Exception:  # an architecture may raise anything where it is not called as it expects
             return float("inf")
-        return float(((logprobs - known).abs() / logits.std().clamp(min=1e-6)).max())
+        # Whatever the logits are, float32 rounds a log-probability: of 70,000 words nearly alike that is more than they
+        # are apart.
+        rounding = 8 * torch.finfo(torch.float32).eps * known.abs()
+        beyond = ((logprobs - known).abs() - rounding).clamp(min=0.0)
+        return float((beyond / logits.std().clamp(min=1e-6)).max())
 
     with evaluating(model), torch.no_grad():
         logits = torch.cat([plain_logits(model, row, count + 1)[:-1] for row in rows])
