@@ -67,7 +67,7 @@ class RunFolder:
             if not saved.exists():
                 raise ConfigError(f"{path} holds no run to resume; start it without --resume")
             others = differing(to_dict(read_config(path)), to_dict(config))
-            if changed := [name for name in others if not _is_free(name)]:
+            if changed := [name for name in others if not is_free(name)]:
                 raise ConfigError(
                     f"{path} was started with another configuration: {', '.join(changed)}; --resume {path} alone "
                     "continues it with its own"
@@ -271,7 +271,8 @@ _FREE = frozenset(
 _FREE_SECTIONS = ("tracking.", "vllm.")
 
 
-def _is_free(name: str) -> bool:
+def is_free(name: str) -> bool:
+    """Whether an option, by its dotted name, may change in a run, for it changes nothing that is learned."""
     return name in _FREE or name.startswith(_FREE_SECTIONS)
 
 
@@ -290,14 +291,5 @@ def may_fork(name: str) -> bool:
     >>> may_fork("aiw"), may_fork("loss.kl"), may_fork("env.id"), may_fork("rollout.eval_batch")
     (True, True, False, False)
     """
-    return changes_learning(name) or _is_free(name)
-
-
-def changes_learning(name: str) -> bool:
-    """Whether an option, by its dotted name, changes how a policy learns behind a checkpoint.
-
-    >>> changes_learning("aiw"), changes_learning("options.weight"), changes_learning("train.until")
-    (True, True, False)
-    """
     learns = name.partition(".")[0] in (*FORKED, "options") and not name.startswith(_OF_THE_CHECKPOINT)
-    return learns and not _is_free(name)
+    return learns or is_free(name)

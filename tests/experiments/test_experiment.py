@@ -173,17 +173,8 @@ def test_a_fork_is_taken_to_last_as_long_as_its_part_of_the_run(written, tmp_pat
 
 def test_a_terminated_experiment_ends_its_run(written, tmp_path):
     plan = written(arms={"GRPO": {"options": ["train.iterations=100000"]}}, seeds=[0], start_minutes=None)
-    command = [
-        sys.executable,
-        "-m",
-        "roleagent",
-        "experiment",
-        str(plan),
-        "--out",
-        str(tmp_path / "out"),
-        "--jobs",
-        "1",
-    ]
+    words = ["experiment", str(plan), "--out", str(tmp_path / "out"), "--jobs", "1"]
+    command = [sys.executable, "-m", "roleagent", *words]
     experiment = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=default_signals)
     log = tmp_path / "out/seed0/start-grpo/metrics.jsonl"
     while not log.exists():

@@ -17,7 +17,7 @@ from roleagent.commands import nearest
 from roleagent.config import Config, load
 from roleagent.config.settings import KNOWN_KEYS, Count, Positive, ShareAbove0, Size, Temperature
 from roleagent.experiments.runs import KEPT, Run, result_of
-from roleagent.learners.run.folder import changes_learning, may_fork, read_config
+from roleagent.learners.run.folder import is_free, read_config
 from roleagent.learners.run.forks import checkpoint_after, fork, forked
 from roleagent.options import ConfigError, user_path
 from roleagent.random_streams import random_stream
@@ -356,7 +356,7 @@ class Plan:
             if name != UNCHANGED and not arm.options:
                 raise ConfigError(f"the arm {name!r} changes nothing: {UNCHANGED!r} is there already")
             for key in (option.partition("=")[0] for option in arm.options):
-                if may_fork(key) and not changes_learning(key):
+                if is_free(key):
                     raise ConfigError(
                         f"the arm {name!r}: {key} does not change how a policy learns; the iterations of forks are "
                         "their length (--length, fork.length), and their folders those of --out"
