@@ -200,7 +200,7 @@ def test_what_is_learned_does_not_depend_on_what_else_runs(config, tmp_path):
     alone, shown = weights("alone")
     # From its first seconds the run says how long it will take, in all and by stage.
     assert re.search(r"about .+ in all on this machine: warmstart .+, train .+, evaluate after .+", shown)
-    assert re.search(r"warmstart \d+/\d+, .+ left, .+ in all", shown)
+    assert re.search(r"warmstart \d+/\d+, .+ left, .+ to the end of the run", shown)
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
     try:
         assert weights("beside")[0] == alone

@@ -479,13 +479,14 @@ class Plan:
         own = self.arms[job.arm].options
         [*_, seed] = [branch.seed, *(yaml.safe_load(one[5:]) for one in own if one.startswith("seed="))]
         other = random_stream(seed, "repeat", branch.repeat).integers(2**32)
+        config = load(self.config, self.options)
         # A fork that regresses is a result, and none that may be missing.
-        ends = ["train.stop_on_alarm=off", "train.stop_on_regression=0"]
+        ends = ["train.stop_on_alarm=off", *(["train.stop_on_regression=0"] if config.train.stop_on_regression else [])]
         until = [f"train.until={branch.at + self.fork.length if self.fork.length else 0}"]
         if self.fork.run:  # it has its own end
             ends += until if self.fork.length else []
         else:  # a run from the warm start alone has no iterations
-            ends += [*until, f"train.iterations={load(self.config, self.options).train.iterations}"]
+            ends += [*until, f"train.iterations={config.train.iterations}"]
         return [*ends, *own, *([f"seed={other}"] if branch.repeat else []), *KEPT]
 
     def _arm_options(self, job: Job) -> list[str]:
