@@ -77,7 +77,7 @@ def wrap(env: gymnasium.Env, config: Config, horizon: int) -> gymnasium.Env:
 
 def _read_replies(env: gymnasium.Env, config: Config, horizon: int) -> Tags | ToolTags:
     try:
-        return read_replies(env, config.prompt.think, horizon, config.prompt.call_format, config.revision.notes)
+        return read_replies(env, config.prompt.think, horizon, config.prompt.call_format, config.prompt.notes)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

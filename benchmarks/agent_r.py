@@ -31,10 +31,8 @@ import gymnasium
 import numpy as np
 
 import roleagent  # noqa: F401 - registers the environments
-from roleagent.agents.analysts.judges import ReflectionJudge, measure_judge
 from roleagent.agents.builders import EnvSplit, make_base
 from roleagent.agents.rollout import Rollout
-from roleagent.agents.search import Node, Search, SearchStats
 from roleagent.config import load
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.env_card import make_expert
@@ -43,6 +41,8 @@ from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.envs.restoring import RecordedStep, Restorer
 from roleagent.envs.toy.env import CONTAINERS, PLACES, TOOLS
 from roleagent.learners.agent_r.data import RevisionData, TreeData
+from roleagent.learners.agent_r.judges import ReflectionJudge, measure_judge
+from roleagent.learners.agent_r.search import Node, Search, SearchStats
 from roleagent.types import Completion, Request
 
 WORLDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -216,7 +216,7 @@ def measure_splices(name: str, trees: int, seed: int) -> dict[str, float]:
     """Searches tasks, splices what the rule judge cuts, and replays what is kept."""
     env_id, arguments = WORLDS[name]
     overrides = ["method=agent_r", f"env.id={env_id}", "env.train_split=train", f"env.kwargs={json.dumps(arguments)}"]
-    split = EnvSplit.open(load(None, [*overrides, "search.simulations=4"]), "train")
+    split = EnvSplit.open(load(None, [*overrides, "options.search.simulations=4"]), "train")
     policy = NoisyExpert(seed, split.base.unwrapped)
     search = ExpertSearch.open(split, policy)
     judge, data = ReflectionJudge(RuleAnalyst()), None

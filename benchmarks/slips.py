@@ -78,7 +78,7 @@ class Player:
             raise ValueError(f"the run {run} has no checkpoint")
         self.name, self.seed = str(run), seed
         config = read_config(run)
-        config = replace(config, revision=replace(config.revision, form="note"))  # for policies without signals, too
+        config = replace(config, prompt=replace(config.prompt, revisions="note"))  # for policies without signals, too
         self.policy: HFPolicy = Checkpoints.policy(checkpoint, torch.Generator(), config.policy)
         env: Any = config.env  # one
         self.split = EnvSplit.open(config, env.eval_split, tasks)

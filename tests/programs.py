@@ -46,7 +46,6 @@ SMALL = {
     "rollout": {"num_groups": 2, "group_size": 2, "eval_batch": 2, "action_tokens": 12, "prediction_tokens": 24}
     | {"backend": "local"},
     "curriculum": {"reflection_tokens": 200, "selection_tokens": 80},
-    "search": {"tasks": 2, "num_children": 2, "simulations": 1},
     "simulator": {"kind": "table"},
     "train": {"iterations": 1, "evaluate_every": 0},
 }

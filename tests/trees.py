@@ -5,8 +5,8 @@ from functools import partial
 from tiny import qwen, world_of
 
 from roleagent.agents.builders import make_wrapped
-from roleagent.agents.search import Node, Tree
 from roleagent.envs.pool import EnvPool
+from roleagent.learners.agent_r.search import Node, Tree
 from roleagent.types import Task
 
 SETTINGS = ("method=agent_r", "rollout.action_tokens=80", "policy.context=2000", "curriculum.analyst=rule")

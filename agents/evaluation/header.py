@@ -63,7 +63,7 @@ def header_of(
             "similarity": config.estimator.similarity if horizon else None,
             "context": config.policy.context if local else None,
             "dtype": config.policy.dtype if local else None,
-            "notes": config.revision.notes if standard else 0,
+            "notes": config.prompt.notes if standard else 0,
         }
         if config.agent.command:
             settings["program"] = {name: getattr(config.agent, name) for name in ("command", "replies", "timeout")}

@@ -152,8 +152,9 @@ class Option:
 def sections() -> Iterator[tuple[str, str, list[Option]]]:
     """Section, what it is for, and its options, in the configuration's order; first the run's own, named ``""``."""
     classes: dict[str, tuple[str, list[Option]]] = {}
-    for path in ("settings.py", "curriculum.py", "revision.py", "__init__.py"):
-        source = (SOURCE / "roleagent" / "config" / path).read_text("utf-8")
+    config = [SOURCE / "roleagent" / "config" / name for name in ("settings.py", "curriculum.py", "__init__.py")]
+    for path in (*config, SOURCE / "roleagent" / "learners" / "agent_r" / "options.py"):
+        source = path.read_text("utf-8")
         lines = source.splitlines()
         for node in ast.parse(source).body:
             if isinstance(node, ast.ClassDef):
@@ -164,6 +165,7 @@ def sections() -> Iterator[tuple[str, str, list[Option]]]:
     summary, own = classes["Config"]
     yield "", summary, [option for option in own if option.kind not in classes]
     yield from _below("", own, classes)
+    yield from _below("options.", classes["AgentROptions"][1], classes)  # those of methods that have sections
 
 
 def _below(prefix: str, fields: list[Option], classes: Any) -> Iterator[tuple[str, str, list[Option]]]:

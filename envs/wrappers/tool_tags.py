@@ -184,7 +184,7 @@ def read_replies(
     """
     if env.has_wrapper_attr("tools"):
         if revisions:
-            raise ValueError("calls of tools have no <revise> notes: set revision.form=none")
+            raise ValueError("calls of tools have no <revise> notes: set prompt.revisions=none")
         return ToolTags(env, tool_format, think, horizon=horizon)
     return Tags(env, think, horizon=horizon, revisions=revisions)
 

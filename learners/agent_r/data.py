@@ -18,19 +18,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from roleagent.agents.analysts.judges import NO_INSTRUCTIONS
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.prompt_templates import read_templates
 from roleagent.agents.rendering import renderer_of
-from roleagent.agents.search import Node, Tree
 from roleagent.config import Config, ConfigError
-from roleagent.config.revision import MAX_NOTES
+from roleagent.config.settings import MAX_NOTES
 from roleagent.envs.failures.command_noise import verb_of
 from roleagent.envs.wrappers.notes import REVISION_THOUGHTS
 from roleagent.failures.verdicts import Judge, JudgedPath, Verdict, transition_point
 from roleagent.imports import load_class
+from roleagent.learners.agent_r.judges import NO_INSTRUCTIONS
+from roleagent.learners.agent_r.search import Node, Tree
 from roleagent.learners.agent_r.splice import (
     Pair,
     Splice,
@@ -71,16 +71,18 @@ def read_conversations(path: str) -> list[Conversation]:
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"revision.general: cannot read {path}: {error}") from error
+        raise ConfigError(f"options.revision.general: cannot read {path}: {error}") from error
     found = []
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
                 found.append(_conversation(json.loads(line)))
             except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-                raise ConfigError(f"revision.general: line {number} of {path} is no conversation: {error}") from error
+                raise ConfigError(
+                    f"options.revision.general: line {number} of {path} is no conversation: {error}"
+                ) from error
     if not found:
-        raise ConfigError(f"revision.general: {path} has no conversation")
+        raise ConfigError(f"options.revision.general: {path} has no conversation")
     return found
 
 
@@ -187,8 +189,9 @@ def select(
 ) -> tuple[list[Example], Counter[str]]:
     """The examples that are imitated, and how many each filter drops.
 
-    ``duplicate``: the same tokens and weights as another. ``per_task``: more than ``revision.per_task`` of a task and
-    part, drawn evenly over the cuts. ``tokens``: beyond ``train.tokens`` trained tokens, in random order.
+    ``duplicate``: the same tokens and weights as another. ``per_task``: more than
+    ``options.revision.per_task`` of a task and part, drawn evenly over the cuts. ``tokens``: beyond ``train.tokens``
+    trained tokens, in random order.
     """
     dropped: Counter[str] = Counter()
     unique = list({example.key: example for example in reversed(examples)}.values())[::-1]
@@ -293,7 +296,7 @@ class RevisionData:
 
     Args:
         split: the training tasks.
-        actor: the acting policy: it tokenizes, judges and, with ``revision.splice=searched``, plays.
+        actor: the acting policy: it tokenizes, judges and, with ``options.revision.splice=searched``, plays.
         judge: finds the transition points.
         analyst: names the failure modes of bad leaves; None: there is no failure library.
         alpha: of the iteration.
@@ -301,7 +304,7 @@ class RevisionData:
 
     def __init__(self, split: EnvSplit, actor: Policy, judge: Judge, analyst: Analyst | None, alpha: float):
         self.split, self.judge, self.analyst, self.alpha = split, judge, analyst, alpha
-        self.options = split.config.revision
+        self.options, self.signal = split.config.options.revision, split.config.prompt.revisions
         self.thoughts = read_templates(split.config.prompt.templates).revisions or REVISION_THOUGHTS
         self.rollout = split.without_predictions().rollout(actor)
 
@@ -362,7 +365,7 @@ class RevisionData:
     def _add_splice(self, cut: _Cut) -> bool:
         """Adds a revision trajectory; False if the world refutes it and the search may look for another."""
         data, options = cut.data, self.options
-        signal = signal_of(options.form, cut.thought, self.rollout.of(cut.bad.task.task_id))
+        signal = signal_of(self.signal, cut.thought, self.rollout.of(cut.bad.task.task_id))
         published = options.splice == "published"
         made = splice(self.split.base, cut.bad, cut.good, cut.pair.shared, cut.cut, signal, not published)
         over = made.over and made.truth == "false"
@@ -378,10 +381,10 @@ class RevisionData:
     def _search(self, cuts: Sequence[_Cut]) -> None:
         """Where the world refutes a splice, the policy goes on from the bad state; the first good end is the suffix."""
         rollouts = [self.rollout.of(cut.bad.task.task_id) for cut in cuts]
-        signals = [signal_of(self.options.form, cut.thought, one) for cut, one in zip(cuts, rollouts, strict=True)]
+        signals = [signal_of(self.signal, cut.thought, one) for cut, one in zip(cuts, rollouts, strict=True)]
         asked = [(cut.bad, cut.cut, signal) for cut, signal in zip(cuts, signals, strict=True)]
         with contextlib.closing(self.rollout.pool):
-            played = search_on(self.rollout, asked, self.split.config.search.num_children)
+            played = search_on(self.rollout, asked, self.split.config.options.search.num_children)
         for cut, signal, episodes in zip(cuts, signals, played, strict=True):
             cut.data.counts.update(searched=1, searched_episodes=len(episodes))
             good = [one for one in episodes if self._recovers(cut, one)]
@@ -395,10 +398,10 @@ class RevisionData:
     def _recovers(self, cut: _Cut, episode: Trajectory) -> bool:
         rewards = cut.bad.outcome, episode.outcome
         good = is_good(episode.outcome, self.alpha) and is_separated(*rewards, self.options)
-        return good and len(episode.turns) > cut.cut + (self.options.form != "none")
+        return good and len(episode.turns) > cut.cut + (self.signal != "none")
 
     def _keep(self, cut: _Cut, made: Splice, found: dict[str, Any]) -> None:
-        if self.options.form == "note" and has_too_many_notes(made.demonstration.steps, MAX_NOTES):
+        if self.signal == "note" and has_too_many_notes(made.demonstration.steps, MAX_NOTES):
             cut.data.counts.update(dropped_notes=1)
             return
         nodes = cut.pair.bad.path()
@@ -475,7 +478,7 @@ def check_revision(config: Config) -> None:
     Raises:
         ConfigError: one line that explains what to change.
     """
-    options = config.revision
+    options = config.options.revision
     if options.general:
         read_conversations(options.general)
     if ":" in options.judge:

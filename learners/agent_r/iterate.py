@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roleagent.agents.analysts.judges import open_judge
 from roleagent.agents.builders import EnvSplit, open_analyst
 from roleagent.agents.policies.protocol import Policy
-from roleagent.agents.search import Search, Tree
-from roleagent.agents.search_trees import batch_file, read_trees, write_trees
 from roleagent.config import ConfigError, method_class
 from roleagent.files import read_json_lines, write_json_lines
 from roleagent.learners.agent_r.data import Example, RevisionData, select
+from roleagent.learners.agent_r.judges import open_judge
 from roleagent.learners.agent_r.learning import PreferenceData
+from roleagent.learners.agent_r.search import Search, Tree
+from roleagent.learners.agent_r.search_trees import batch_file, read_trees, write_trees
 from roleagent.learners.dealing import RankSampler
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.run.run import Run
@@ -112,7 +112,7 @@ def sentence_of(iteration: int, summary: Mapping[str, float]) -> str:
 
 def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
     """A warning for each mechanism that is switched on and had no effect."""
-    options = config.revision
+    options = config.options.revision
     if not method_class(config.method).imitates:  # ETO
         return [] if counters.get("examples_pair") else ["no tree had a good and a bad path, so nothing was preferred"]
     expected = {"examples_good": "no tree had a good path"} if options.share < 1 else {}
@@ -121,7 +121,9 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
         expected["verdict_bad"] = "the judge never called an action bad, so no revision was ever imitated"
         expected["examples_revision"] = "no revision trajectory was ever imitated" + _refuted(config, counters)
     if options.splice == "searched" and counters.get("searched"):
-        expected["splice_searched"] = "revision.splice=searched, but no search behind a bad step ever ended well"
+        expected["splice_searched"] = (
+            "options.revision.splice=searched, but no search behind a bad step ever ended well"
+        )
     idle = [text for name, text in expected.items() if not counters.get(name)]
     read, unread = (counters.get(f"verdict_source_{name}", 0.0) for name in ("model", "fallback"))
     if unread and not read:
@@ -134,7 +136,9 @@ def _refuted(config: Config, counters: Mapping[str, float]) -> str:
     splices = counters.get("splices", 0.0)
     if not splices or counters.get("splice_false") != splices:
         return ""
-    remedy = "; direct revision needs revision.splice=published" if config.revision.judge == "last" else ""
+    remedy = (
+        "; direct revision needs options.revision.splice=published" if config.options.revision.judge == "last" else ""
+    )
     return f": the world refuted all {splices:.0f} splices{remedy}"
 
 
@@ -159,7 +163,7 @@ class TreeBatch:
 
 def iterations(run: Run) -> Iterator[int]:
     """The numbers of the iterations that are left."""
-    total = run.config.revision.iterations
+    total = run.config.options.revision.iterations
     run.begin(total)
     while run.progress.revisions < total and not run.stops(run.progress.revisions, total):
         yield run.progress.revisions + 1
@@ -169,7 +173,7 @@ def tree_batches(run: Run, sampler: RankSampler, iteration: int) -> Iterator[Tre
     """The batches of an iteration that are not in the run folder. The sampler chooses the tasks."""
     if run.progress.searched >= iteration:  # a resumed run has done it
         return
-    options, folder = run.config.search, _folder(run, iteration)
+    options, folder = run.config.options.search, _folder(run, iteration)
     drawn = sampler.sample(options.tasks)
     saved = run.ranks.once(lambda: run.folder.read_json(f"{_name(iteration)}/tasks.json"))
     tasks = drawn if saved is None else list(saved["tasks"])
@@ -220,7 +224,7 @@ def _data(run: Run, split: EnvSplit, actor: Policy, iteration: int, stream: tupl
     judge = open_judge(config, actor, run.own_stream("judge", *stream))
     kind = RevisionData if run.method.imitates else PreferenceData
     analyst = open_analyst(config, actor) if config.reads_failures else None
-    return kind(split, actor, judge, analyst, config.revision.of_iteration("alpha", iteration))
+    return kind(split, actor, judge, analyst, config.options.revision.of_iteration("alpha", iteration))
 
 
 def _write_examples(
@@ -253,8 +257,8 @@ def collect(run: Run, sampler: RankSampler, iteration: int) -> list[Example]:
         empty = f"none of the {len(rows)} trees of iteration {iteration} has a path to imitate"
         if iteration == 1:
             raise ConfigError(
-                f"{empty}: raise search.simulations, lower revision.alpha, or imitate more demonstrations first "
-                "(warmstart.epochs)"
+                f"{empty}: raise options.search.simulations, lower options.revision.alpha, or imitate more "
+                "demonstrations first (warmstart.epochs)"
             )
         run.display.warn(f"{empty}: the policy stays as it is")
     if run.progress.searched < iteration:
@@ -284,7 +288,7 @@ def finish(run: Run, learner: Learner, result: Mapping[str, Any]) -> None:
     run.progress.revisions = iteration
     run.save(learner)
     learner.close()
-    if iteration == run.config.revision.iterations:
+    if iteration == run.config.options.revision.iterations:
         for warning in idle_mechanisms(run.config, run.progress.counters):
             run.display.warn(warning)
 
@@ -311,7 +315,7 @@ def _selected(run: Run, iteration: int) -> tuple[list[Example], Counter[str]]:
     """The examples of an iteration, and how many each filter drops."""
     rows = run.ranks.once(lambda: _rows(run, iteration))
     found = [Example.from_json(one) for row in rows for one in row["examples"]]
-    options = run.config.train.tokens, run.config.revision.per_task
+    options = run.config.train.tokens, run.config.options.revision.per_task
     return select(found, *options, run.stream("revision selection", iteration))
 
 

@@ -5,8 +5,9 @@ Agent-R (arXiv 2501.11425, Eq. 6) imitates good and spliced trajectories beside 
     L = −(1 − ρ)·{ η·E_good log π + η·E_revision log π + (1 − η)·E_general log π } / (1 + η) − ρ·E_replay log π
 
 Every expectation is a mean over the trained tokens of a batch, so that its share does not depend on the number of its
-examples; ρ is ``revision.replay`` and η ``revision.eta``. The shares sum to 1, which AdamW does not see. With another
-``revision.share`` s than 1/2 the larger of the first two weights is η, and they are as 1 − s to s.
+examples; ρ is ``options.revision.replay`` and η ``options.revision.eta``. The shares sum to 1, which AdamW does not
+see. With another ``options.revision.share`` s than 1/2 the larger of the first two weights is η, and they are as 1 − s
+to s.
 
 ETO (arXiv 2403.02502, ``method=eto``), its baseline, prefers the good path of a tree to the bad one:
 
@@ -27,9 +28,9 @@ import numpy as np
 import torch
 
 from roleagent.agents.policies.hf import HFPolicy
-from roleagent.agents.search import Node, Tree
-from roleagent.config.revision import RevisionConfig
 from roleagent.learners.agent_r.data import Example, RevisionData, TreeData, read_conversations, tokenize_conversations
+from roleagent.learners.agent_r.options import RevisionConfig
+from roleagent.learners.agent_r.search import Node, Tree
 from roleagent.learners.agent_r.splice import Pair, good_leaves, leaves_of, make_pairs, whole
 from roleagent.learners.batch import Column
 from roleagent.learners.engine.engine import Learner, policy_computes
@@ -171,7 +172,7 @@ PAIR_BETA = (0.1, 0.5)
 """β, by round; the last one from then on."""
 
 PAIR_LR = (1e-6, 5e-7)
-"""Peak learning rate, by round, where ``revision.lr`` is 0."""
+"""Peak learning rate, by round, where ``options.revision.lr`` is 0."""
 
 PAIR_EPOCHS = 3
 """Passes over a round's pairs."""
@@ -227,7 +228,7 @@ def learn_preferences(run: Run, policy: HFPolicy, examples: Sequence[Example]) -
     config = run.config
     iteration, began, ranks = run.progress.searched, run.progress.began, run.ranks
     lr, beta = (values[min(iteration, len(values)) - 1] for values in (PAIR_LR, PAIR_BETA))
-    learner = Learner(policy, config, config.revision.lr or lr, computes=policy_computes(config))
+    learner = Learner(policy, config, config.options.revision.lr or lr, computes=policy_computes(config))
     name = f"revision/iteration-{iteration:03d}/reference.json"
     if run.progress.step > began:
         run.restore(learner)
@@ -321,7 +322,7 @@ def learn_examples(run: Run, policy: HFPolicy, examples: Sequence[Example], repl
         examples: of :func:`~roleagent.learners.agent_r.iterate.collect`; without any, nothing is imitated.
         replayed: segments of the warm start.
     """
-    config, options = run.config, run.config.revision
+    config, options = run.config, run.config.options.revision
     if not run.method.imitates:
         return learn_preferences(run, policy, examples)
     iteration, began = run.progress.searched, run.progress.began
@@ -338,7 +339,9 @@ def learn_examples(run: Run, policy: HFPolicy, examples: Sequence[Example], repl
     }
     parts["general"] = tokenize_conversations(read_conversations(options.general), policy) if options.general else []
     if options.general and not parts["general"]:
-        run.display.warn(f"no conversation of revision.general fits into policy.context={policy.context_length}")
+        run.display.warn(
+            f"no conversation of options.revision.general fits into policy.context={policy.context_length}"
+        )
     parts["replay"] = replayed
     shares, tokens = part_shares(parts, options), config.warmstart.batch_tokens
 
@@ -359,7 +362,7 @@ def learn_examples(run: Run, policy: HFPolicy, examples: Sequence[Example], repl
 def imitation_step(learner: Learner, batch: Sequence[Member], shares: Mapping[str, float]) -> dict[str, float]:
     """One update towards the examples (Eq. 6)."""
     config, ranks = learner.config, learner.ranks
-    true_text = config.revision.splice != "published" and not config.policy.path
+    true_text = config.options.revision.splice != "published" and not config.policy.path
     text_weight = config.warmstart.text_weight if true_text else 0.0
     members = [Member(part, with_text(segment) if text_weight else segment) for part, segment in batch]
     weights = weights_of(members, shares, PREDICTION_WEIGHT, text_weight, ranks.sum)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from roleagent.config import ConfigError
+from roleagent.learners.agent_r.options import AgentROptions
 from roleagent.learners.method import Method, Start
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ class AgentR(Method):
 
     # Predictions would cost a second reply at every expansion of the search, and change nothing in it. The paper draws
     # the searched tasks at random: with aiw=on half of them would be failed ones.
-    settings: ClassVar[Mapping[str, Any]] = {"revision": {"form": "note"}, "wia": False, "aiw": False}
+    settings: ClassVar[Mapping[str, Any]] = {"prompt": {"revisions": "note"}, "wia": False, "aiw": False}
+    Options = AgentROptions
     stage: ClassVar[str] = "revise"
     brings = "Agent-R"
     imitates = True
@@ -34,16 +36,16 @@ class AgentR(Method):
         check_revision(self.config)
 
     def needs_demonstrations(self) -> bool:
-        return self.imitates and self.config.revision.replay > 0
+        return self.imitates and self.config.options.revision.replay > 0
 
     def finished(self, progress: Progress) -> bool:
-        return progress.stage == self.stage and progress.revisions >= self.config.revision.iterations
+        return progress.stage == self.stage and progress.revisions >= self.config.options.revision.iterations
 
     def training(self, start: Start) -> None:
         """Iterations of search, judgement, revision and imitation."""
-        from roleagent.agents.search import Search
         from roleagent.learners.agent_r import iterate
         from roleagent.learners.agent_r.learning import learn_examples
+        from roleagent.learners.agent_r.search import Search
         from roleagent.learners.rl import open_sampler, sync_weights
         from roleagent.learners.run.evaluation import evaluate_split
 

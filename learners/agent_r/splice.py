@@ -22,11 +22,11 @@ import gymnasium
 import numpy as np
 
 from roleagent.agents.rollout import Rollout
-from roleagent.agents.search import Node, Tree, common_ancestor
 from roleagent.config import ConfigError
-from roleagent.config.revision import RevisionConfig
 from roleagent.envs.wrappers.notes import REVISED, after_note, note_error
 from roleagent.failures.verdicts import JudgedPath
+from roleagent.learners.agent_r.options import RevisionConfig
+from roleagent.learners.agent_r.search import Node, Tree, common_ancestor
 from roleagent.learners.sft.demonstrations import Demonstration, Step, reset_to
 from roleagent.types import Completion, Trajectory, Turn, reward_terms
 
@@ -35,7 +35,7 @@ PAIRS_PER_TREE = 40
 
 Truth = Literal["same", "valid", "false"]
 WAIT, WAITED = "wait", "ok."
-"""The revision signal as a command, and its answer (``revision.form=action``), as published."""
+"""The revision signal as a command, and its answer (``prompt.revisions=action``), as published."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,8 @@ def splice(
         shared: t, the steps of τ^i.
         cut: t′ in (t, T_b].
         signal: of :func:`signal_of`; None: nothing stands between bad and good steps.
-        played: whether the steps carry what the world answers; else what was recorded (``revision.splice=published``).
+        played: whether the steps carry what the world answers; else what was recorded
+            (``options.revision.splice=published``).
 
     Raises:
         ValueError: the cut lies on the shared part or behind the end.
@@ -131,7 +132,7 @@ def splice(
 
 
 def signal_of(form: str, thought: str, rollout: Rollout) -> Step | None:
-    """The revision signal in the form of ``revision.form``: a note, the command ``wait``, or nothing."""
+    """The revision signal in the form of ``prompt.revisions``: a note, the command ``wait``, or nothing."""
     if form == "note":
         return Step(f"revise[{thought}]", True, REVISED, {})
     if form == "none":
@@ -206,7 +207,7 @@ def has_too_many_notes(steps: Sequence[Step], most: int) -> bool:
 def _step(turn: Turn, imitated: bool, observation: str, info: dict[str, Any]) -> Step:
     """A turn as a step.
 
-    A reply that could not be read is shown and not imitated, as an expert's (``search.expert_prefix``).
+    A reply that could not be read is shown and not imitated, as an expert's (``options.search.expert_prefix``).
     """
     own = turn.info.get("format_error") is None and not turn.info.get("given")
     return Step(turn.action, imitated and own, observation, info, turn.completion)
@@ -261,8 +262,8 @@ def leaves_of(tree: Tree) -> list[Node]:
     for leaf in leaves:
         if not -_EPSILON <= leaf.outcome <= 1 + _EPSILON:
             raise ConfigError(
-                f"the final reward of {tree.task.task_id} is {leaf.outcome:g}: revision.alpha and beta compare rewards "
-                "in [0, 1]; choose a reward of the environment on this scale (env.kwargs)"
+                f"the final reward of {tree.task.task_id} is {leaf.outcome:g}: options.revision.alpha and beta compare "
+                "rewards in [0, 1]; choose a reward of the environment on this scale (env.kwargs)"
             )
     return leaves
 

@@ -14,7 +14,7 @@
 ``before.json`` …      evaluations on the held-out split; ``suite-000010.json`` … on a frozen suite
 ``reference/``         the policy as the warm start left it, where a KL penalty pulls towards it
 ``simulator/``         with ``simulator.kind=model`` and its own weights: the simulator after its warm start
-``search/``            Agent-R's search trees: :mod:`roleagent.agents.search_trees`
+``search/``            Agent-R's search trees: :mod:`roleagent.learners.agent_r.search_trees`
 ``revision/``          Agent-R's data, iteration by iteration: :mod:`roleagent.learners.agent_r.iterate`
 ``base/``              with adapters: the model that they adapt
 ``fork.json``          of a fork: the run, the iteration and the options (:mod:`roleagent.learners.run.forks`)

@@ -91,7 +91,7 @@ class SFTData:
             for text in texts_of([one], style, config.prompt.history, readers[id(self.split.of(one.task.task_id))])
         ]
         texts += [text for example in examples for text in (example.question, example.answer)]
-        if config.revision.notes:  # each becomes a few tokens
+        if config.prompt.notes:  # each becomes a few tokens
             texts += [*(read_templates(config.prompt.templates).revisions or REVISION_THOUGHTS), REVISED] * _THOUGHTS
         if config.simulator_is_model:
             texts += self._situations()

@@ -143,7 +143,7 @@ def failures(arguments: Sequence[str]) -> int:
 
 def trees(arguments: Sequence[str]) -> int:
     """List or show the search trees of a run."""
-    from roleagent.agents.search_trees import main
+    from roleagent.learners.agent_r.search_trees import main
 
     return main(arguments)
 

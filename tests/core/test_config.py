@@ -194,15 +194,18 @@ def test_a_saved_configuration_reads_back_as_itself():
 @pytest.mark.parametrize(
     ("key", "meant"),
     [
-        ("alpha", "lora.alpha, estimator.alpha, simulator.alpha, revision.alpha"),  # a name that fits several places
+        (
+            "alpha",
+            "lora.alpha, estimator.alpha, simulator.alpha",
+        ),  # a name that fits several places
         ("temperature", "rollout.temperature, curriculum.temperature"),
-        ("learning_rate", "optim.lr, warmstart.lr, critic.lr, simulator.lr, revision.lr"),
+        ("learning_rate", "optim.lr, warmstart.lr, critic.lr, simulator.lr"),
         ("batch_size", "rollout.num_groups, rollout.group_size"),
         ("rollout.num_generations", "rollout.group_size"),  # TRL's word, not the one that looks like it
         ("actor_rollout_ref.rollout.n", "rollout.group_size"),  # verl's
         ("optim.learning_rate", "optim.lr"),
         ("num_generation", "rollout.group_size"),  # misspelled
-        ("beta", "loss.kl, simulator.beta, revision.beta"),
+        ("beta", "loss.kl, simulator.beta"),
     ],
 )
 def test_other_programs_words_and_names_of_several_places_lead_to_all_that_fit(key, meant):
@@ -230,8 +233,17 @@ def test_other_programs_words_name_options():
         (["method=ppo", "critic.lr=1", "vllm.memory=0.5"], ["vllm.memory"]),
         (["wia=off", "prompt.horizon=3", "prompt.think=optional"], ["prompt.horizon"]),
         (["method=sft", "train.tokens=100", "optim.lr=1", "warmstart.lr=1"], ["optim.lr"]),
-        (["simulator.beta=1", "search.num_children=2"], ["simulator.beta", "search.num_children"]),
-        (["method=agent_r", "search.num_children=2", "revision.beta=0.3", "aiw=on", "curriculum.analyst=rule"], []),
+        (["simulator.beta=1", "optim.lr=1"], ["simulator.beta"]),
+        (
+            [
+                "method=agent_r",
+                "options.search.num_children=2",
+                "options.revision.beta=0.3",
+                "aiw=on",
+                "curriculum.analyst=rule",
+            ],
+            [],
+        ),
         (["curriculum.analyst=text", "curriculum.candidates=8", "curriculum.epsilon=0.4"], ["curriculum.candidates"]),
         (["policy.path=x", "policy.layers=3"], ["policy.layers"]),
     ],

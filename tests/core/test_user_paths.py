@@ -33,10 +33,10 @@ def home(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "option",
-    ["run_dir", "policy.path", "revision.general"],
+    ["run_dir", "policy.path", "options.revision.general"],
 )
 def test_options_that_are_paths_begin_at_the_home_folder(home, option):
-    value = load(overrides=[f"{option}=~/x"])
+    value = load(overrides=["method=agent_r", f"{option}=~/x"])
     for name in option.split("."):
         value = getattr(value, name)
     assert value in (str(home / "x"), (str(home / "x"),))

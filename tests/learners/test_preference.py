@@ -8,9 +8,9 @@ import torch
 from tiny import qwen
 from trees import grow, kitchen
 
-from roleagent.agents.analysts.judges import PlaceJudge
 from roleagent.config import from_dict
 from roleagent.learners.agent_r.data import Example
+from roleagent.learners.agent_r.judges import PlaceJudge
 from roleagent.learners.agent_r.learning import EXTRA_TURNS, PreferenceData, log_ratios, preference_step
 from roleagent.learners.engine.engine import Learner
 from roleagent.types import ACTION

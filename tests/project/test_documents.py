@@ -12,6 +12,7 @@ from gymnasium.error import DependencyNotInstalled
 from programs import ROOT
 
 from roleagent.config import Config
+from roleagent.learners.agent_r.options import AgentROptions
 
 SECTIONS = [
     field.name
@@ -114,7 +115,7 @@ def test_the_page_of_options_has_every_option_with_its_default():
         for section, _, listed in building("pages").sections()
         for option in listed
     }
-    known = dict(options(Config()))
+    known = {**dict(options(Config())), **dict(options(AgentROptions(), "options."))}
     assert reported.keys() == known.keys()
     shown = {False: "off", True: "on"}
     for name, value in known.items():

@@ -72,8 +72,11 @@ def said(main, arguments, places, capsys):
         (["--agent", "no-such-program x"], "there is no program no-such-program that can be started"),
         (["rollout.group_size=1"], "compares the episodes of a group: set rollout.group_size to at least 2"),
         (["curriculum.epsilon=2"], "curriculum.epsilon"),
-        (["method=agent_r", "revision.judge=step"], "revision.judge=step needs a model that follows instructions"),
-        (["revision.replay=1"], "revision.replay"),
+        (
+            ["method=agent_r", "options.revision.judge=step"],
+            "options.revision.judge=step needs a model that follows instructions",
+        ),
+        (["method=agent_r", "options.revision.replay=1"], "options.revision.replay"),
         (["warmstart.epochs=0"], "warmstart.epochs"),
         (["curriculum.library=zzz"], "cannot open the failure library zzz"),
         (["curriculum.library=sqlite:///{folder}"], "it is a folder"),

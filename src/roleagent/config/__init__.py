@@ -29,7 +29,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from roleagent.config.curriculum import CurriculumConfig, EndpointConfig, LessonsConfig, SimulatorConfig
-from roleagent.config.revision import RevisionConfig, SearchConfig
 from roleagent.config.settings import (
     KNOWN_KEYS,
     AgentConfig,
@@ -53,7 +52,7 @@ from roleagent.config.settings import (
 from roleagent.config.words import WORDS
 from roleagent.env_card import EnvCard, card_of
 from roleagent.imports import load_object, searched_first
-from roleagent.options import ConfigError, shown, user_path
+from roleagent.options import ConfigError, UnknownOption, shown, user_path
 from roleagent.validation import Integer, PathText, Switch, Text, validated
 
 METHODS = {
@@ -116,8 +115,6 @@ class Config:
     lessons: LessonsConfig = field(default_factory=LessonsConfig)
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
     endpoint: EndpointConfig = field(default_factory=EndpointConfig)
-    search: SearchConfig = field(default_factory=SearchConfig)
-    revision: RevisionConfig = field(default_factory=RevisionConfig)
     deepspeed: DeepSpeedConfig = field(default_factory=DeepSpeedConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
@@ -191,7 +188,8 @@ def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
         overrides: strings ``dotted.key=value``; values are read as YAML (``on``/``off`` are booleans).
 
     Another ``env.id`` than that of the ``base``, or of the file, drops its ``env`` section, which belongs to its own
-    environment. Splits that nothing names are those of the environment's card.
+    environment. Splits that nothing names are those of the environment's card. Another ``method`` likewise drops the
+    section ``options``, unless it has the same options.
 
     Raises:
         ConfigError: an unknown key, a value of the wrong type, or an unreadable file.
@@ -202,8 +200,11 @@ def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
 def overridden(tree: Mapping[str, Any], overrides: Iterable[str]) -> Config:
     """The configuration of nested mappings with overrides, as :func:`load` reads them."""
     overrides, tree = list(overrides), dict(tree)
-    for env_id in [text for key, _, text in (override.partition("=") for override in overrides) if key == "env.id"]:
+    given = [(key, text) for key, _, text in (override.partition("=") for override in overrides)]
+    for env_id in [text for key, text in given if key == "env.id"]:
         tree = _for_environment(tree, env_id)
+    for method in [text for key, text in given if key == "method"][-1:]:
+        tree = _for_method(tree, method)
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key:
@@ -242,6 +243,21 @@ def _for_environment(tree: dict[str, Any], env_id: Any) -> dict[str, Any]:
         return tree
     kept = ("train_split", "eval_split") if _card(env_id).splits == EnvCard.splits else ()
     return {**tree, "env": {key: section[key] for key in kept if key in section}}
+
+
+def _for_method(tree: dict[str, Any], name: Any) -> dict[str, Any]:
+    """The tree without the section ``options`` of another method, whose options do not fit.
+
+    >>> _for_method({"method": "agent_r", "options": {"search": {"depth": 9}}}, "grpo")
+    {'method': 'agent_r'}
+    """
+    if "options" not in tree or _options(tree.get("method", Config.method)) is _options(name):
+        return tree
+    return {key: value for key, value in tree.items() if key != "options"}
+
+
+def _options(method: Any) -> type:
+    return method_class(method).Options
 
 
 def _card(env_id: Any) -> EnvCard:
@@ -291,6 +307,7 @@ def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
         raise ConfigError(f"the base of {path} must be the name of another file, not {shown(base)}")
     own = {key: value for key, value in tree.items() if key != "base"}
     below = _read(path.parent / user_path(base), (*readers, resolved))
+    below = _for_method(below, own["method"]) if "method" in own else below
     section = own.get("env")
     if isinstance(section, Mapping) and "id" in section:
         below = _for_environment(below, section["id"])
@@ -382,7 +399,12 @@ def from_dict(tree: Mapping[str, Any], imports: bool = True) -> Config:
         tree["env"] = [{**equal, **_with_splits(one)} if isinstance(one, Mapping) else one for one in section]
     own = tree.pop("options", {})
     config = validated(Config, tree, WORDS)
-    return dataclasses.replace(config, options=validated(method.Options, own, WORDS, "options") if method else own)
+    if not method:
+        return dataclasses.replace(config, options=own)
+    try:
+        return dataclasses.replace(config, options=validated(method.Options, own, WORDS, "options"))
+    except UnknownOption as error:
+        raise UnknownOption(f"{error} (options.* are those of method={config.method})") from None
 
 
 def _settings(method: type) -> Mapping[str, Any]:

@@ -103,7 +103,6 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
     ),
     ("simulator.*", lambda c: c.genenv, "genenv=off writes no tasks"),
     ("simulator.augmentation", lambda c: c.simulator.kind == "static", "it belongs to simulator.kind=static"),
-    ("search.* revision.[!f]*", lambda c: method_class(c.method).searches, "they belong to method=agent_r and eto"),
     ("train.tokens", lambda c: method_class(c.method).imitates, "it belongs to method=sft and agent_r"),
     (_OF_RL, lambda c: _reinforces(c), "the method is no reinforcement"),
     (
@@ -117,7 +116,7 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
 
 _OF_TRAINING = (
     "run_dir aiw genenv options.* train.* optim.* loss.* estimator.[!s]* estimator.s[!i]* estimator.similarity_* "
-    "distill.* critic.* warmstart.* lora.* search.* deepspeed.* tracking.* curriculum.* simulator.* endpoint.* vllm.* "
+    "distill.* critic.* warmstart.* lora.* deepspeed.* tracking.* curriculum.* simulator.* endpoint.* vllm.* "
     "rollout.num_groups rollout.group_size rollout.temperature rollout.backend rollout.ahead "
     "rollout.dynamic_sampling_rounds rollout.turns rollout.keep_groups rollout.eval_sampled env.train_split "
     "lessons.share"

@@ -45,6 +45,8 @@ Interval = Annotated[Text, AfterValidator(_interval)]
 Duration = Annotated[Text, AfterValidator(_duration)]
 KNOWN_KEYS = ConfigDict(extra="forbid")
 Texts = Annotated[tuple[Text, ...], ONE_IS_A_LIST]
+MAX_NOTES = 5
+"""Revision notes of an episode."""
 _EPISODES = 1_000_000  # most of an iteration
 
 
@@ -175,11 +177,18 @@ class PromptConfig:
     predictions: Literal["detached", "followup", "inline"] = "detached"  # after the action, in no later prompt; after
     # the action, kept in the transcript; or in the same reply
     horizon: Annotated[Integer, Field(ge=0, le=1000)] = 0  # steps ahead; 0: max(1, floor(0.05 T_max + 0.5))
+    revisions: Annotated[Literal["none", "note", "action"], OFF_IS_NONE] = "none"  # how a reply takes back a mistake
+    # (Agent-R): not at all; by a reply <revise>…</revise>, which goes to no environment; or by the command `wait`
 
     @model_validator(mode="after")
     def _style(self) -> PromptConfig:
         check_name("prompt.style", self.style, "transcript", "window")
         return self
+
+    @property
+    def notes(self) -> int:
+        """Revision notes that an episode may have; 0 where replies have none."""
+        return MAX_NOTES if self.revisions == "note" else 0
 
     @property
     def call_format(self) -> str:

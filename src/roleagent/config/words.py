@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_LR = ("optim.lr", "warmstart.lr", "critic.lr", "simulator.lr", "revision.lr")
+_LR = ("optim.lr", "warmstart.lr", "critic.lr", "simulator.lr")
 _LENGTH = ("rollout.action_tokens", "rollout.prediction_tokens")
 _CLIP = ("loss.clip_low", "loss.clip_high")
 _MODEL = ("policy.path",)

@@ -90,7 +90,7 @@ def test_evaluate_py_goes_on_from_a_file(tmp_path, monkeypatch, capsys):
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (result["n"], result["tasks"], result["success"], result["steps"]) == (1, 1, 0.0, 2 + 15)
     assert len(result["cut_failures"]) == 16
-    assert evaluate.main([*arguments, "--set", "revision.form=note"]) == 0
+    assert evaluate.main([*arguments, "--set", "prompt.revisions=note"]) == 0
     with_notes = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert with_notes["records"] != result["records"], "episodes with and without notes are two evaluations"
     assert evaluate.main(["--agent", "random", *common]) == 2

@@ -24,7 +24,6 @@ from small_envs import by_expert
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.agents.builders import EnvSplit
-from roleagent.agents.search import Search
 from roleagent.config import load
 from roleagent.envs import java as java_of_any
 from roleagent.envs.failures import play_failures, scripted_modes
@@ -36,6 +35,7 @@ from roleagent.envs.scienceworld.expert import IDLE, ScienceExpert
 from roleagent.envs.scienceworld.tasks import SPLITS, TASKS, task_split, variations
 from roleagent.envs.scienceworld.text import AMBIGUOUS, LOST
 from roleagent.failures.modes import diagnose, taxonomy
+from roleagent.learners.agent_r.search import Search
 from roleagent.tasks.split import assert_disjoint
 from roleagent.types import Completion, Task, Trajectory, Turn
 

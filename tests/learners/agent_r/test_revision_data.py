@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from trees import grow, kitchen, note
 
-from roleagent.agents.analysts.judges import PlaceJudge
 from roleagent.config import ConfigError, load
-from roleagent.config.revision import RevisionConfig
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.envs.wrappers.notes import REVISION_THOUGHTS
 from roleagent.failures.verdicts import UNREAD, Verdict
 from roleagent.files import write_json_lines
 from roleagent.learners.agent_r.data import RevisionData, read_conversations, select, tokenize_conversations
 from roleagent.learners.agent_r.iterate import collect, idle_mechanisms, shares_of
+from roleagent.learners.agent_r.judges import PlaceJudge
 from roleagent.learners.agent_r.learning import Member, PreferenceData, batches, part_shares, weights_of
+from roleagent.learners.agent_r.options import RevisionConfig
 from roleagent.types import ACTION, Segment
 
 TASK = "bring-egg-table-1"
@@ -99,7 +99,7 @@ def test_no_verdict_no_splice():
     [("verified", None, "dropped_false"), ("published", "false", "splice_false")],
 )
 def test_a_false_splice_is_dropped_unless_it_is_published(splice, truth, counted):
-    found, _ = made(GOOD, FISH, judge=PlaceJudge(), overrides=(f"revision.splice={splice}",))
+    found, _ = made(GOOD, FISH, judge=PlaceJudge(), overrides=(f"options.revision.splice={splice}",))
     own = [example.text["truth"] for example in found.examples if example.part == "revision"]
     assert own == ([truth] if truth else [])
     assert found.counts[counted] == 1
@@ -238,9 +238,9 @@ def test_conversations_are_read_in_both_forms_and_answers_have_weight(tmp_path):
 
 @pytest.mark.parametrize(("judge", "remedied"), [("last", True), ("rule", False)])
 def test_a_run_whose_splices_are_all_refuted_says_so(judge, remedied):
-    config = load(overrides=["method=agent_r", f"revision.judge={judge}"])
+    config = load(overrides=["method=agent_r", f"options.revision.judge={judge}"])
     counters = {"examples_good": 5.0, "pairs": 4.0, "verdict_bad": 4.0, "splices": 4.0, "splice_false": 4.0}
     [warning] = idle_mechanisms(config, counters)
-    assert "refuted all 4 splices" in warning and ("revision.splice=published" in warning) == remedied
+    assert "refuted all 4 splices" in warning and ("options.revision.splice=published" in warning) == remedied
     [warning] = idle_mechanisms(config, counters | {"splice_false": 3.0})
     assert "refuted" not in warning

@@ -7,9 +7,9 @@ import pytest
 from tiny import world_of
 from trees import grow, kitchen, note
 
-from roleagent.agents.search import common_ancestor
 from roleagent.config import ConfigError, load
-from roleagent.config.revision import RevisionConfig
+from roleagent.learners.agent_r.options import RevisionConfig
+from roleagent.learners.agent_r.search import common_ancestor
 from roleagent.learners.agent_r.splice import (
     continued,
     good_leaves,
@@ -91,16 +91,22 @@ def test_other_stages_only_warn_of_common_tasks():
 def test_what_cannot_be_read_is_refused_before_the_run(option, words, tmp_path):
     (tmp_path / "lines").write_text("{}\n")
     for method in ("agent_r", "eto"):
-        split = world_of(f"method={method}", f"revision.{option.format(tmp_path)}")
+        split = world_of(f"method={method}", f"options.revision.{option.format(tmp_path)}")
         with pytest.raises(ConfigError, match=words):
             check_run(split, resume=False)
 
 
 def test_alpha_and_beta_are_numbers_of_one_scale():
-    assert load(None, ["revision.alpha=[0.5,1]", "revision.beta=0.1"]).revision.alpha == (0.5, 1.0)
-    for option in ("revision.alpha=[half]", "revision.alpha=[50]", "revision.alpha=[]", "revision.beta=high"):
+    given = ["method=agent_r", "options.revision.alpha=[0.5,1]", "options.revision.beta=0.1"]
+    assert load(None, given).options.revision.alpha == (0.5, 1.0)
+    for option in (
+        "options.revision.alpha=[half]",
+        "options.revision.alpha=[50]",
+        "options.revision.alpha=[]",
+        "options.revision.beta=high",
+    ):
         with pytest.raises(ConfigError, match=option.partition("=")[0]):
-            load(None, [option])
+            load(None, ["method=agent_r", option])
 
 
 def test_an_alpha_of_one_keeps_optimal_trajectories(world):

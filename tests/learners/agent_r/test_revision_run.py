@@ -10,16 +10,16 @@ import torch
 import yaml
 from programs import TOY_RUN, load, run_both
 
-from roleagent.agents.analysts.judges import open_judge
 from roleagent.agents.builders import EnvSplit, open_analyst
 from roleagent.agents.policies.hf import HFPolicy
-from roleagent.agents.search_trees import stored_trees
 from roleagent.config import load as load_config
 from roleagent.files import read_json_lines
 from roleagent.learners.agent_r import iterate
 from roleagent.learners.agent_r import learning as imitation
 from roleagent.learners.agent_r import learning as preference
 from roleagent.learners.agent_r.data import RevisionData
+from roleagent.learners.agent_r.judges import open_judge
+from roleagent.learners.agent_r.search_trees import stored_trees
 from roleagent.learners.run import evaluation
 from roleagent.random_streams import random_stream
 
@@ -35,9 +35,11 @@ AGENT_R = {
     "policy": {**TOY_RUN["policy"], "hidden_size": 64, "heads": 4, "kv_heads": 4, "mlp_size": 128},
     "warmstart": {"episodes": 60, "epochs": 6, "batch_tokens": 800, "lr": 1e-2},
     "rollout": {"action_tokens": 12},
-    "search": {"tasks": 4, "num_children": 4, "simulations": 3},
-    # Drawn mistakes lie where the world forgives them more often, so that a few trees give spliced paths.
-    "revision": {"iterations": 2, "epochs": [2, 1], "judge": "random", "splice": "searched"},
+    "options": {
+        "search": {"tasks": 4, "num_children": 4, "simulations": 3},
+        # Drawn mistakes lie where the world forgives them more often, so that a few trees give spliced paths.
+        "revision": {"iterations": 2, "epochs": [2, 1], "judge": "random", "splice": "searched"},
+    },
     "aiw": True,  # so that failures choose the tasks of the second iteration
     "curriculum": {"analyst": "rule"},
 }
@@ -151,7 +153,7 @@ def test_killed_in_every_part_of_an_iteration_it_ends_in_the_same_bits(config, w
 
 def test_two_processes_make_the_data_that_one_makes_of_their_trees(config, warm, tmp_path):
     folder = tmp_path / "both"
-    options = ["revision.judge=rule", "search.tasks=5", "revision.iterations=1"]
+    options = ["options.revision.judge=rule", "options.search.tasks=5", "options.revision.iterations=1"]
     said = run_both("--config", config, f"run_dir={folder}", *warm, *options)
     assert [status for status, _, _ in said] == [0, 0], said
     rows, trees = rows_of(folder, 1), [tree for _, tree in stored_trees(folder)]
@@ -203,7 +205,7 @@ def test_its_failures_are_kept_and_gone_on_from(whole, tmp_path, monkeypatch, ca
 
 def test_eto_prefers_the_good_path_of_each_pair_and_resumes(config, warm, tmp_path, monkeypatch):
     monkeypatch.setattr(preference, "BATCH_PAIRS", 2)
-    options = ["method=eto", "revision.lr=1e-3"]
+    options = ["method=eto", "options.revision.lr=1e-3"]
     whole, folder = tmp_path / "whole", tmp_path / "killed"
     assert train.main(["--config", str(config), f"run_dir={whole}", *warm, *options]) == 0
     counters = json.loads((whole / "result.json").read_text())["counters"]

@@ -361,7 +361,7 @@ def test_the_report_is_written_whole_beside_the_run(run, tmp_path, capsys):
 
 
 def test_the_report_of_agent_r_counts_its_iterations_and_trees(tmp_path, capsys):
-    tree = configuration.to_dict(configuration.load(None, ["method=agent_r", "revision.iterations=3"]))
+    tree = configuration.to_dict(configuration.load(None, ["method=agent_r", "options.revision.iterations=3"]))
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
     rows = [{"stage": "revise", "step": step, "loss": 0.5} for step in range(1, 25)]
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -18,17 +19,14 @@ from roleagent.config.settings import (
     ShareBelow1,
     check_name,
 )
-from roleagent.validation import OFF_IS_NONE, Number, PathText, Text
+from roleagent.validation import Number, PathText, Text
 
 JUDGES = ("auto", "step", "reflection", "rule", "value", "last", "random")
-
-MAX_NOTES = 5
-"""Notes of an episode."""
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class SearchConfig:
-    """Agent-R: the search trees of an iteration."""
+    """The search trees of an iteration (``method=agent_r`` and ``eto``)."""
 
     tasks: Length = 48  # trees
     num_children: Length = 4  # replies sampled where a tree is expanded
@@ -43,7 +41,7 @@ class SearchConfig:
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class RevisionConfig:
-    """Agent-R: which paths are good and bad, who finds the mistake, and what is imitated (``method=agent_r``)."""
+    """Which paths are good and bad, who finds the mistake, and what is imitated (``method=agent_r`` and ``eto``)."""
 
     iterations: Length = 3  # search, judge, splice, imitate, measure: so often
     alpha: tuple[Share, ...] = (0.5, 0.7, 1.0)  # by iteration, least reward of a good path; the last one from then on
@@ -54,8 +52,6 @@ class RevisionConfig:
     # random, or module:Class; auto: step with policy.path, else rule, or value where an environment has no rules
     splice: Literal["verified", "searched", "published"] = "verified"  # what the world refutes is dropped; searched
     # anew from the bad state; or nothing is tested
-    form: Annotated[Literal["none", "note", "action"], OFF_IS_NONE] = "none"  # of the revision signal: nothing, a reply
-    # <revise>…</revise> that goes to no environment, or the command `wait`, as published
     per_task: Count = 12  # most good, and most revision trajectories of a task; 0: all
     share: Share = 0.5  # of revision trajectories in the loss of agent data; the rest are good trajectories
     eta: ShareAbove0 = 0.2  # weight of the larger of these two parts, where general data weigh 1 - eta (Eq. 6)
@@ -66,10 +62,10 @@ class RevisionConfig:
 
     @model_validator(mode="after")
     def _lists(self) -> RevisionConfig:
-        check_name("revision.judge", self.judge, *JUDGES)
+        check_name("options.revision.judge", self.judge, *JUDGES)
         for name in ("alpha", "epochs"):
             if not getattr(self, name):
-                raise ValueError(f"revision.{name} needs at least one number")
+                raise ValueError(f"options.revision.{name} needs at least one number")
         return self
 
     def of_iteration(self, name: Literal["alpha", "epochs"], iteration: int) -> float:
@@ -81,10 +77,13 @@ class RevisionConfig:
         values: tuple[float, ...] = getattr(self, name)
         return values[min(iteration, len(values)) - 1]
 
-    @property
-    def notes(self) -> int:
-        """Notes that an episode may have; 0 where replies have none."""
-        return MAX_NOTES if self.form == "note" else 0
+
+@dataclass(frozen=True, config=KNOWN_KEYS)
+class AgentROptions:
+    """The section ``options`` of ``method=agent_r`` and ``method=eto``."""
+
+    search: SearchConfig = field(default_factory=SearchConfig)
+    revision: RevisionConfig = field(default_factory=RevisionConfig)
 
 
-__all__ = ["JUDGES", "MAX_NOTES", "RevisionConfig", "SearchConfig"]
+__all__ = ["JUDGES", "AgentROptions", "RevisionConfig", "SearchConfig"]

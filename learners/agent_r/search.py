@@ -28,10 +28,10 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rendering import Conversation
 from roleagent.agents.rollout import Rollout
 from roleagent.config import ConfigError
-from roleagent.config.revision import SearchConfig
 from roleagent.envs.failures.scripted_episode import ScriptedEpisode
 from roleagent.envs.mixture import Mixture
 from roleagent.envs.restoring import RecordedStep, Restorer
+from roleagent.learners.agent_r.options import SearchConfig
 from roleagent.slow_notice import count
 from roleagent.types import Completion, Request, Task, Trajectory, Turn, ending, grouping_state, reward_terms
 
@@ -123,7 +123,7 @@ class Node:
 
     @property
     def is_given(self) -> bool:
-        """Whether the reply is an expert's (``search.expert_prefix``)."""
+        """Whether the reply is an expert's (``options.search.expert_prefix``)."""
         return bool(self.info.get("given"))
 
     @property
@@ -364,7 +364,7 @@ class Search:
     def open(cls, split: EnvSplit, policy: Policy) -> Search:
         """The configured search on a split."""
         plain = split.without_predictions()
-        return cls(plain.rollout(policy), plain.make_wrapped, split.config.search)
+        return cls(plain.rollout(policy), plain.make_wrapped, split.config.options.search)
 
     def search(
         self,

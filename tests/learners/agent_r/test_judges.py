@@ -5,7 +5,12 @@ import numpy as np
 import pytest
 from tiny import TEMPLATE, Script
 
-from roleagent.agents.analysts.judges import (
+from roleagent.agents.analysts.models import ModelAnalyst
+from roleagent.config import ConfigError, load
+from roleagent.curricula.rule_analyst import RuleAnalyst
+from roleagent.envs.failures import play_failures, scripted_modes
+from roleagent.failures.verdicts import JudgedPath, transition_point
+from roleagent.learners.agent_r.judges import (
     PlaceJudge,
     ReflectionJudge,
     StepJudge,
@@ -13,11 +18,6 @@ from roleagent.agents.analysts.judges import (
     open_judge,
     revision_lengths,
 )
-from roleagent.agents.analysts.models import ModelAnalyst
-from roleagent.config import ConfigError, load
-from roleagent.curricula.rule_analyst import RuleAnalyst
-from roleagent.envs.failures import play_failures, scripted_modes
-from roleagent.failures.verdicts import JudgedPath, transition_point
 from roleagent.types import Completion, Task, Trajectory, Turn
 
 TASK = Task("RoleAgent/Toy-v0", "bring-egg-table-1", "train", "put the egg on the table", "bring")
@@ -96,6 +96,6 @@ def test_judges_by_name():
     toy = ("env.id=RoleAgent/Toy-v0", "method=agent_r")
     assert isinstance(open_judge(load(overrides=toy), plain, rng), ReflectionJudge)
     assert isinstance(open_judge(load(overrides=toy), Script(None, chat_template=TEMPLATE), rng), StepJudge)
-    assert isinstance(open_judge(load(overrides=[*toy, "revision.judge=random"]), plain, rng), PlaceJudge)
+    assert isinstance(open_judge(load(overrides=[*toy, "options.revision.judge=random"]), plain, rng), PlaceJudge)
     with pytest.raises(ConfigError, match="follows instructions"):
-        open_judge(load(overrides=[*toy, "revision.judge=step"]), plain, rng)
+        open_judge(load(overrides=[*toy, "options.revision.judge=step"]), plain, rng)

@@ -33,7 +33,7 @@ from roleagent.imports import load_class
 from roleagent.types import Analyst, Trajectory
 
 _UNDECIDED = "uncertain"
-NO_INSTRUCTIONS = "revision.judge=step needs a model that follows instructions: set policy.path, or rule"
+NO_INSTRUCTIONS = "options.revision.judge=step needs a model that follows instructions: set policy.path, or rule"
 
 
 class StepJudge:
@@ -137,7 +137,7 @@ def judge_name(config: Config, explains: bool) -> str:
     Args:
         explains: whether the policy can be prompted.
     """
-    name = config.revision.judge
+    name = config.options.revision.judge
     if name != "auto":
         return name
     if explains:
@@ -157,7 +157,7 @@ def open_judge(config: Config, policy: Policy, rng: np.random.Generator) -> Judg
         ConfigError: it cannot be opened; one line.
     """
     explains = bool(getattr(policy.tokenizer, "chat_template", None))
-    name, options = judge_name(config, explains), config.revision
+    name, options = judge_name(config, explains), config.options.revision
     if name == "step":
         if not explains:
             raise ConfigError(NO_INSTRUCTIONS)

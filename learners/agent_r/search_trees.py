@@ -15,19 +15,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from roleagent.agents.analysts.judges import PlaceJudge, ReflectionJudge, StepJudge, revision_lengths
 from roleagent.agents.analysts.models import ModelAnalyst
 from roleagent.agents.policies.protocol import PolicyError
-from roleagent.agents.search import Node, Tree
 from roleagent.commands import Parser, complain, natural, printable
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.failures.verdicts import Judge
 from roleagent.files import read_json_lines, write_json_lines
+from roleagent.learners.agent_r.judges import PlaceJudge, ReflectionJudge, StepJudge, revision_lengths
+from roleagent.learners.agent_r.search import Node, Tree
 from roleagent.options import ConfigError
 from roleagent.types import Completion, Task
 
 if TYPE_CHECKING:
-    from roleagent.agents.search import Tree
+    from roleagent.learners.agent_r.search import Tree
 
 
 FOLDER = "search"

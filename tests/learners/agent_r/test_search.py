@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tiny import TASKS, Script, qwen
 
 from roleagent.agents.builders import EnvSplit
-from roleagent.agents.search import Node, Search, Tree, common_ancestor, select, uct_score
-from roleagent.agents.search_trees import batch_file, read_trees, stored_trees, write_trees
-from roleagent.agents.search_trees import main as show_trees
 from roleagent.config import load
 from roleagent.envs.restoring import RecordedStep, ReplayMismatch, Restorer
 from roleagent.envs.wrappers import Tags
+from roleagent.learners.agent_r.search import Node, Search, Tree, common_ancestor, select, uct_score
+from roleagent.learners.agent_r.search_trees import batch_file, read_trees, stored_trees, write_trees
+from roleagent.learners.agent_r.search_trees import main as show_trees
 from roleagent.options import ConfigError
 from roleagent.sharing import Restorable
 from roleagent.types import Task
@@ -27,7 +27,7 @@ from roleagent.types import Task
 def opened(policy, *overrides):
     config = load(
         None,
-        ["env.id=RoleAgent/Toy-v0", "env.train_split=train", "wia=off", "rollout.action_tokens=12", *overrides],
+        ["method=agent_r", "env.id=RoleAgent/Toy-v0", "env.train_split=train", "rollout.action_tokens=12", *overrides],
     )
     split = EnvSplit.open(config, "train")
     return split, Search.open(split, policy)
@@ -55,7 +55,7 @@ def explorer(seed):
 @pytest.mark.parametrize("style", ["transcript", "window"])
 def test_a_path_is_the_episode_that_a_rollout_with_the_same_replies_records(style):
     policy = qwen(context=1024)
-    split, search = opened(policy, "search.simulations=3", "search.depth=6", f"prompt.style={style}")
+    split, search = opened(policy, "options.search.simulations=3", "options.search.depth=6", f"prompt.style={style}")
     trees = search.search(TASKS, rngs(len(TASKS)))
     for tree in trees:
         for leaf in tree.leaves()[:4]:
@@ -74,7 +74,7 @@ def test_a_path_is_the_episode_that_a_rollout_with_the_same_replies_records(styl
 @pytest.mark.parametrize("rollouts", [0, 2])
 def test_snapshots_and_replay_give_the_same_trees(rollouts):
     def searched(replay):
-        _, search = opened(explorer(1), f"search.rollouts={rollouts}")
+        _, search = opened(explorer(1), f"options.search.rollouts={rollouts}")
         search.search(TASKS, rngs(3))  # makes the worlds
         for world in search._worlds:
             world.restorer.replay = replay
@@ -108,7 +108,7 @@ def test_a_world_without_snapshots_is_replayed(monkeypatch):
 def test_a_search_may_begin_where_an_expert_has_come_to():
     policy = explorer(3)
     for head in (0.0, 0.5):
-        split, search = opened(policy, f"search.expert_prefix={head}", "search.simulations=4")
+        split, search = opened(policy, f"options.search.expert_prefix={head}", "options.search.simulations=4")
         trees = search.search(TASKS, rngs(len(TASKS)))
         for tree in trees:
             given = [node for node in tree.nodes if node.is_given]
@@ -123,13 +123,13 @@ def test_a_search_may_begin_where_an_expert_has_come_to():
             assert [turn.observation for turn in played.turns[: len(turns)]] == [turn.observation for turn in turns]
     last = Script(lambda prompt, slot: "<action>move egg to table</action>")
     for head, wins in ((0.0, False), (0.99, True)):
-        [tree] = opened(last, f"search.expert_prefix={head}")[1].search(["bring-egg-table-1"], rngs(1))
+        [tree] = opened(last, f"options.search.expert_prefix={head}")[1].search(["bring-egg-table-1"], rngs(1))
         assert any(leaf.outcome for leaf in tree.leaves()) == wins
 
 
 def test_replies_with_one_command_are_one_child_and_malformed_ones_too():
     policy = Script(lambda prompt, slot: ("<action>look</action>", "<action> look </action>", "oops", "what")[slot % 4])
-    _, search = opened(policy, "search.simulations=1", "search.depth=1")
+    _, search = opened(policy, "options.search.simulations=1", "options.search.depth=1")
     (tree,) = search.search(TASKS[:1], rngs(1))
     look, malformed = tree.root.children
     assert (look.command, look.multiplicity) == ("look", 2)
@@ -137,7 +137,7 @@ def test_replies_with_one_command_are_one_child_and_malformed_ones_too():
 
 
 def test_no_path_is_longer_than_the_depth_and_ends_there():
-    _, search = opened(explorer(0), "search.depth=3", "search.simulations=5")
+    _, search = opened(explorer(0), "options.search.depth=3", "options.search.simulations=5")
     (tree,) = search.search(TASKS[:1], rngs(1))
     assert {leaf.stop_reason for leaf in tree.leaves()} <= {"depth", "won"}
     assert max(node.depth for node in tree.nodes) == 3, "not one level more"
@@ -146,7 +146,7 @@ def test_no_path_is_longer_than_the_depth_and_ends_there():
 
 
 def test_every_leaf_counts_once_for_every_node_above_it():
-    _, search = opened(explorer(3), "search.simulations=6")
+    _, search = opened(explorer(3), "options.search.simulations=6")
     for tree in search.search(TASKS, rngs(3)):
         leaves = tree.leaves()
         for node in tree.nodes:
@@ -157,7 +157,7 @@ def test_every_leaf_counts_once_for_every_node_above_it():
 
 @pytest.mark.parametrize("rollouts", [1, 3])
 def test_rollouts_are_unbranched_paths_that_selection_does_not_see(rollouts):
-    _, search = opened(explorer(4), f"search.rollouts={rollouts}", "search.simulations=3")
+    _, search = opened(explorer(4), f"options.search.rollouts={rollouts}", "options.search.simulations=3")
     (tree,) = search.search(TASKS[:1], rngs(1))
     simulated = [node for node in tree.nodes if node.simulated]
     assert all(len(node.children) <= 1 for node in simulated)
@@ -169,7 +169,12 @@ def test_rollouts_are_unbranched_paths_that_selection_does_not_see(rollouts):
 
 
 def test_rollouts_without_a_tree_begin_anew_each_time():
-    options = ("search.rollouts=1", "search.num_children=1", "search.simulations=32", "search.depth=4")
+    options = (
+        "options.search.rollouts=1",
+        "options.search.num_children=1",
+        "options.search.simulations=32",
+        "options.search.depth=4",
+    )
     _, search = opened(explorer(4), *options)
     trees = search.search(TASKS, rngs(3))
     for tree in trees:
@@ -180,7 +185,7 @@ def test_rollouts_without_a_tree_begin_anew_each_time():
 
 def test_one_call_samples_for_all_trees():
     policy = explorer(0)
-    _, search = opened(policy, "search.simulations=2", "search.depth=4")
+    _, search = opened(policy, "options.search.simulations=2", "options.search.depth=4")
     search.search(TASKS, rngs(3))
     stats = search.stats
     assert stats.calls <= 2 * 4, "a call for each level of a simulation"
@@ -197,7 +202,7 @@ def test_an_episode_without_room_for_another_reply_is_a_leaf():
 
 
 def test_a_world_that_fails_ends_its_own_tree_alone():
-    _, search = opened(explorer(0), "search.simulations=1")
+    _, search = opened(explorer(0), "options.search.simulations=1")
     search.search(TASKS, rngs(3))
 
     def fail(action):
@@ -317,14 +322,14 @@ def test_notes_are_part_of_a_snapshot():
 @pytest.fixture
 def run(tmp_path):
     """A run folder with two batches."""
-    _, search = opened(explorer(7), "search.simulations=3")
+    _, search = opened(explorer(7), "options.search.simulations=3")
     for batch in (0, 1):
         write_trees(batch_file(tmp_path, 1, batch), search.search(TASKS[: 2 - batch], rngs(2 - batch)))
     return tmp_path
 
 
 def test_a_stored_tree_is_the_same_tree(tmp_path):
-    _, search = opened(explorer(7), "search.simulations=3")
+    _, search = opened(explorer(7), "options.search.simulations=3")
     trees = search.search(TASKS, rngs(3))
     path = batch_file(tmp_path, 2, 0)
     write_trees(path, trees)
