@@ -12,6 +12,7 @@ import json
 import math
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -93,8 +94,11 @@ class Channel:
         return self._group.broadcast(tensor.to(self.device), 0)
 
     def abort(self) -> None:
-        """Gives the way up: what waits for lost receivers, also on the accelerator, ends."""
-        self._group.abort()
+        """Gives the way up: what waits for lost receivers, also on the accelerator, ends; the way is of no use then."""
+        group = [self.__dict__.pop("_group")]
+        group[0].abort()
+        # Gloo knows no abort, and waits for what is under way, up to TIMEOUT, when it is freed: in a thread of its own.
+        threading.Thread(target=group.clear, name="abort", daemon=True).start()
 
     def _receive(self, count: int, dtype: torch.dtype) -> Tensor:
         tensor = torch.empty(count, dtype=dtype, device=self.device)
