@@ -30,7 +30,7 @@ MOST_WORKERS = 4  # with torch each has more than a gigabyte
 def pytest_cmdline_main(config):
     """Plain ``pytest``, the whole core, runs in a process per core where pytest-xdist is installed; a file in one."""
     options, cores = config.option, min(MOST_WORKERS, os.cpu_count() or 1)
-    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and options.markexpr == "not slow"
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and options.markexpr == "not slow and not long"
     asked = getattr(options, "numprocesses", 0) is not None or options.collectonly or options.capture == "no"
     if whole and cores > 1 and not (asked or options.usepdb or hasattr(config, "workerinput")):
         options.numprocesses, options.dist = cores, "loadfile"  # fixtures of a file are made once

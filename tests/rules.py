@@ -19,7 +19,7 @@ class Rule:
 
     Attributes:
         pattern: a regular expression for all of a command.
-        how: ``quick``: always run; ``slow``: run by ``pytest -m slow``; ``serves``: as slow, and stopped when it
+        how: ``quick``: always run; ``slow``: run by ``pytest -m long``; ``serves``: as slow, and stopped when it
             answers; ``made``: the run that slow commands are run beside.
         more: arguments that make it small.
         put: what takes the place of words, or of parts of words. ``{…}`` names something that the tests make.

@@ -4,7 +4,7 @@ import pytest
 from programs import result_of, run
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("options", [(), ("--lora",)])
 def test_a_row_says_what_succeeded(options):
     pytest.importorskip("peft")

@@ -14,7 +14,7 @@ def test_without_a_model_there_is_one_clear_line(tmp_path):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_sides_play_the_same_episodes(tmp_path, monkeypatch):
     monkeypatch.delenv("ALFWORLD_DATA", raising=False)
     model = tmp_path / "model"

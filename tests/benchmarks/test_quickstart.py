@@ -15,7 +15,7 @@ CONFIG = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_seed_with_its_controls(tmp_path):
     file, out = tmp_path / "tiny.yaml", tmp_path / "out"
     file.write_text(yaml.safe_dump(CONFIG))

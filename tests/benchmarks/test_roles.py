@@ -41,7 +41,7 @@ def test_agreement_with_gigpo_by_hand(tmp_path):
     assert found == pytest.approx(8 / (10 * 8) ** 0.5, abs=1e-4)  # of (2, -2, 1, -1) with (2, -2, 0, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_of_seconds(tmp_path):
     file, out = tmp_path / "tiny.yaml", tmp_path / "out"
     file.write_text(yaml.safe_dump(CONFIG))

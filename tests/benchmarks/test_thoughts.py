@@ -48,7 +48,7 @@ def test_a_model_is_asked_and_the_same_command_goes_on(tmp_path):
     assert status == 2 and "other states" in errors
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_a_model_there_is_one_clear_line(tmp_path):
     status, _, errors = run("benchmarks/thoughts", "--models", tmp_path / "none")
     assert status == 2 and "cannot load" in errors.splitlines()[-1]

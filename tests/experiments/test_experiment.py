@@ -473,7 +473,7 @@ def test_the_minutes_of_the_published_experiment_are_those_of_the_cost_model():
     assert result_of(shown)["minutes"] == {name: arm.minutes for name, arm in arms.items()}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_rehearsal_fills_every_cell_of_the_published_tables(tmp_path, monkeypatch, capfd):
     monkeypatch.delenv("ALFWORLD_DATA", raising=False)
     words = ["published_alfworld", "--rehearse", "--seeds", "0", "--out", str(tmp_path), "--set", "train.iterations=1"]

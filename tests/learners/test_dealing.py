@@ -148,7 +148,7 @@ def found(tmp_path_factory):
     return {file.stem: torch.load(file) for file in folder.glob("*-ranks*.pt")}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_group_that_several_ranks_play_comes_together_in_order(found, size):
     groups = {}
@@ -163,7 +163,7 @@ def test_a_group_that_several_ranks_play_comes_together_in_order(found, size):
     assert [task for task, _ in last] == ["task-0", "task-1", "task-2"] and not any(others)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("name", UPDATES)
 def test_an_update_is_that_of_one_rank(found, name, size):
@@ -178,7 +178,7 @@ def test_an_update_is_that_of_one_rank(found, name, size):
             torch.testing.assert_close(weights[weight], expected, rtol=0, atol=3e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("case", SAVED, ids=str)
 def test_another_number_of_ranks_goes_on_with_the_same_weights_and_optimizer(found, case):
     name = "{} {}".format(*case)

@@ -1,6 +1,6 @@
 """Every page of the documents leads from an empty folder to the end that it shows.
 
-``pytest`` runs the programs and the quick commands of a page; ``pytest -m slow`` also the slow ones, beside a real run.
+``pytest`` runs the programs and the quick commands of a page; ``pytest -m long`` also the slow ones, beside a real run.
 Where a page shows in a ``text`` block what a user sees, that must be printed.
 """
 
@@ -53,7 +53,7 @@ def test_the_programs_and_quick_commands_of_a_page_run(page, place, tmp_path):
     walk(page, place, tmp_path, slow=False)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_leads_to_the_end_that_it_shows(page, place, tmp_path):
     walked = walk(page, place, tmp_path, slow=True)

@@ -196,7 +196,7 @@ def test_a_malformed_call_is_answered_and_its_neighbor_read(inside, why):
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(
-    ("random", "changed", "seed"), [(1500, 300, 0), pytest.param(100_000, 20_000, 1, marks=pytest.mark.slow)]
+    ("random", "changed", "seed"), [(1500, 300, 0), pytest.param(100_000, 20_000, 1, marks=pytest.mark.long)]
 )
 def test_hostile_replies_never_raise(name, random, changed, seed):
     """Nothing raises, a call that is reported as run was run, and results hold no markers."""
