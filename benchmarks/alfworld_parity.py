@@ -19,9 +19,10 @@ import time
 from functools import partial
 from pathlib import Path
 
+from parts.alfworld_walks import Mismatch, compare, walk, wander
+
 from roleagent.envs.alfworld.engine.game import Game, GameSource
 from roleagent.envs.alfworld.engine.game_version import UnknownGameVersion
-from roleagent.envs.alfworld.engine.parity import Mismatch, compare, walk, wander
 from roleagent.envs.alfworld.engine.simulator import Simulator
 from roleagent.envs.alfworld.engine.textworld import TextWorldEngine
 from roleagent.envs.alfworld.official.games import GAME, read_game

@@ -17,11 +17,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from parts.textcraft_recordings import Recording, RecordingError, read_recordings, replay
+
 from roleagent.envs.textcraft.data.dataset import open_book, recipe_folder
 from roleagent.envs.textcraft.data.recipes import RecipeBook, RecipeError
 from roleagent.envs.textcraft.engine.tasks import CraftingTask
 from roleagent.envs.textcraft.env import TextCraftEnv
-from roleagent.envs.textcraft.parity import Recording, RecordingError, read_recordings, replay
 from roleagent.options import user_path
 
 SHOWN = 10  # differences that are printed

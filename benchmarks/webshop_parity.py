@@ -19,10 +19,11 @@ import sys
 import time
 from pathlib import Path
 
+from parts.webshop_recordings import RecordingError, Stage, read_recordings, replay
+
 from roleagent.envs.webshop.data.catalogue import CatalogueError
 from roleagent.envs.webshop.data.official import data_place
 from roleagent.envs.webshop.engine.nouns import NounError, find_noun_file
-from roleagent.envs.webshop.engine.parity import RecordingError, Stage, read_recordings, replay
 from roleagent.envs.webshop.engine.shop import RESULTS, SEARCHES, Shop
 from roleagent.options import user_path
 

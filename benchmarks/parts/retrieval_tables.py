@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from parts.retrieval_material import Vectors, questions, real_passages, shared
 
 if TYPE_CHECKING:
+    from parts.gold_questions import GoldQuestion
+
     from roleagent.envs.retrieval.passages import Passages
-    from roleagent.envs.retrieval.recall import GoldQuestion
 
 EFFORTS = (32, 64, 128, 256, 512)  # lists read, or candidates kept, by a search
 ENOUGH = 0.985  # recall@3 that an index is tuned for, on questions that it is not judged by
@@ -125,9 +126,10 @@ def bm25_parameters(pairs: Sequence[tuple[float, float]], cuts: int = 3) -> dict
     is low, since the passages cover a part of the questions. Differences are to the first pair, question by question,
     with 95 % intervals.
     """
+    from parts.gold_questions import gold_corpus, recall
+
     from roleagent.envs.retrieval.lexical.bm25 import BM25
     from roleagent.envs.retrieval.passages import Passages, passage_of
-    from roleagent.envs.retrieval.recall import gold_corpus, recall
     from roleagent.envs.retrieval.retriever import LexicalRetriever
     from roleagent.envs.searchqa.text import normalize
 
@@ -182,8 +184,9 @@ def recall_corpus(most: int | None) -> tuple[Passages, dict[str, list[GoldQuesti
         most: passages; None: all. A smaller corpus has the gold passages of the first questions of each data set, a
             quarter of its passages at most, and others drawn at random.
     """
+    from parts.gold_questions import gold_corpus
+
     from roleagent.envs.retrieval.passages import Passages, passage_of
-    from roleagent.envs.retrieval.recall import gold_corpus
 
     paths = {name: shared() / f"{name}.jsonl" for name in GOLD}
     rng = np.random.default_rng(0)

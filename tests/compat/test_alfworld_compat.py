@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from programs import load
 
 import roleagent.compat.alfworld as alfworld
 from roleagent.compat.alfworld.agents.environment import AlfredTWEnv, get_environment
 from roleagent.compat.alfworld.agents.environment.alfred_tw_env import TASK_TYPES
-from roleagent.envs.alfworld.engine.parity import JUNK
 from roleagent.envs.alfworld.official.games import list_games, read_game
+
+walks = load("benchmarks/parts/alfworld_walks")
 
 CONFIG = """
 dataset:
@@ -250,7 +252,7 @@ def test_alfworld_returns_the_same(data, config, batch_size, rounds, split):
             infos = begin[1]
             for _ in range(14):
                 commands = [
-                    next(plan, "look") if rng.random() < 0.85 else rng.choice([*admissible, rng.choice(JUNK)])
+                    next(plan, "look") if rng.random() < 0.85 else rng.choice([*admissible, rng.choice(walks.JUNK)])
                     for plan, admissible in zip(plans, infos["admissible_commands"], strict=True)
                 ]
                 answer = ours.step(commands)

@@ -8,9 +8,11 @@ from itertools import accumulate
 import gymnasium
 import numpy as np
 import pytest
+from programs import load
 
 from roleagent.compat.webshop import ENV_ID, SimServer, WebAgentTextEnv
-from roleagent.envs.webshop.engine.parity import read_recordings
+
+parity = load("benchmarks/parts/webshop_recordings")
 
 KINDS = {"synthetic": (220, 3005), "human": (60, 795)}
 
@@ -33,7 +35,7 @@ def play(env, recording):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_recorded_step_agrees(servers, webshop_data, kind):
     env = WebAgentTextEnv("text", server=servers[kind])
-    recordings = read_recordings(webshop_data / "reference" / f"traces_{kind}.jsonl.gz")
+    recordings = parity.read_recordings(webshop_data / "reference" / f"traces_{kind}.jsonl.gz")
     steps = 0
     for recording in recordings:
         observation, info = env.reset(session=recording.goal)

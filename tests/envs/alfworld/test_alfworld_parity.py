@@ -5,15 +5,17 @@ import re
 
 import pytest
 from odd_games import odd_variant
+from programs import load
 from textworld_cached import cached_textworld
 
 from roleagent.envs.alfworld.engine.game import Game
 from roleagent.envs.alfworld.engine.game_version import OFFICIAL, OLDER, PACKAGE
-from roleagent.envs.alfworld.engine.parity import JUNK, compare, walk, wander
 from roleagent.envs.alfworld.engine.simulator import Simulator
 from roleagent.envs.alfworld.engine.textworld import TextWorldEngine
 from roleagent.envs.alfworld.generated.generate import generate, split_ids
 from roleagent.envs.alfworld.official.games import list_games, read_game, split_folder
+
+walks = load("benchmarks/parts/alfworld_walks")
 
 pytest.importorskip("textworld", reason="needs the extra [alfworld]")
 pytest.importorskip("alfworld", reason="needs the extra [alfworld]")
@@ -47,8 +49,8 @@ def lockstep(source, reference, steps):
     reference.load(source)
     plain_step = native.step
     native.step = lambda command: seen.append(plain_step(command)) or seen[-1]
-    for commands in (walk(source, native, rng), wander(game, native, rng, steps)):
-        _, mismatch = compare(source, native, reference, commands)
+    for commands in (walks.walk(source, native, rng), walks.wander(game, native, rng, steps)):
+        _, mismatch = walks.compare(source, native, reference, commands)
         assert mismatch is None, str(mismatch)
     return seen
 
@@ -93,7 +95,7 @@ def test_malformed_commands(reference, official_games):
     variants = [
         f(c) for c in admissible[:12] for f in (str.upper, str.title, "{}.".format, " {}\n".format, "{} ".format)
     ]
-    _, mismatch = compare(source, native, reference, iter([*JUNK, *variants]))
+    _, mismatch = walks.compare(source, native, reference, iter([*walks.JUNK, *variants]))
     assert mismatch is None, str(mismatch)
 
 

@@ -5,25 +5,27 @@ from dataclasses import replace
 from html import escape
 
 import pytest
+from programs import load
 
-from roleagent.envs.webshop.engine.parity import ANSWERS, RecordingError, Stage, read_recordings, replay
 from roleagent.envs.webshop.engine.reward import COLORS
 from roleagent.envs.webshop.engine.session import Session
+
+parity = load("benchmarks/parts/webshop_recordings")
 
 RECORDED = {"traces_human.jsonl.gz": (60, 795), "traces_synthetic.jsonl.gz": (220, 3005)}
 
 
 @pytest.fixture(scope="module")
 def stage(webshop_data):
-    return Stage(data_dir=webshop_data, nouns=webshop_data / "reference" / "title_nouns.json.gz")
+    return parity.Stage(data_dir=webshop_data, nouns=webshop_data / "reference" / "title_nouns.json.gz")
 
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_every_recorded_step_agrees(stage, webshop_data, name):
-    recordings = read_recordings(webshop_data / "reference" / name)
+    recordings = parity.read_recordings(webshop_data / "reference" / name)
     steps, purchases = 0, 0
     for recording in recordings:
-        for differences in replay(stage, recording):
+        for differences in parity.replay(stage, recording):
             assert not differences, "\n".join(map(str, differences))
             steps += 1
         purchases += recording.steps[-1]["done"]
@@ -64,7 +66,7 @@ def read_as_the_original(bs4, session):
 @pytest.mark.slow
 def test_rich_text_of_every_recorded_step_is_the_originals(stage, webshop_data):
     bs4 = pytest.importorskip("bs4", reason="needs beautifulsoup4")
-    recordings = read_recordings(webshop_data / "reference" / "traces_human.jsonl.gz")
+    recordings = parity.read_recordings(webshop_data / "reference" / "traces_human.jsonl.gz")
     steps = clicked = 0
     for recording in recordings:
         shop = stage.reset(recording)[0].shop
@@ -79,26 +81,26 @@ def test_rich_text_of_every_recorded_step_is_the_originals(stage, webshop_data):
 
 def test_the_replay_sees_every_kind_of_difference(stage, webshop_data):
     """Each answer of a recorded purchase is falsified in turn."""
-    recordings = read_recordings(webshop_data / "reference" / "traces_human.jsonl.gz")
+    recordings = parity.read_recordings(webshop_data / "reference" / "traces_human.jsonl.gz")
     recording = next(r for r in recordings if r.steps[-1]["done"] and len(r.steps) > 4)
     false = {"observation": "WebShop", "reward": 0.123, "done": None, "clickables": ["x"], "has_search_bar": None}
-    assert tuple(false) == ANSWERS
+    assert tuple(false) == parity.ANSWERS
     for what, value in false.items():
         for index in (0, len(recording.steps) - 1):
             steps = list(recording.steps)
             steps[index] = {**steps[index], what: value}
-            found = [differences for differences in replay(stage, replace(recording, steps=tuple(steps)))]
+            found = [differences for differences in parity.replay(stage, replace(recording, steps=tuple(steps)))]
             assert [len(differences) for differences in found] == [int(i == index) for i in range(len(steps))]
             (difference,) = found[index]
             assert (difference.what, difference.recorded) == (what, value)
             assert len(difference.actions) == index + 1 and f"goal {recording.goal}: {what} after" in str(difference)
     for what in ("observation", "clickables"):
-        first, *_ = replay(stage, replace(recording, start={**recording.start, what: None}))
+        first, *_ = parity.replay(stage, replace(recording, start={**recording.start, what: None}))
         assert [difference.what for difference in first] == [what]
-    first, *_ = replay(stage, replace(recording, instruction="something else"))
+    first, *_ = parity.replay(stage, replace(recording, instruction="something else"))
     assert first[0].what == "instruction"
-    with pytest.raises(RecordingError, match="no goal 1000000"):
-        list(replay(stage, replace(recording, goal=1_000_000)))
+    with pytest.raises(parity.RecordingError, match="no goal 1000000"):
+        list(parity.replay(stage, replace(recording, goal=1_000_000)))
 
 
 def test_colors_are_those_of_the_original(webshop_data):
