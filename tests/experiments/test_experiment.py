@@ -172,11 +172,12 @@ def test_a_fork_is_taken_to_last_as_long_as_its_part_of_the_run(written, tmp_pat
 
 
 def test_a_terminated_experiment_ends_its_run(written, tmp_path):
-    plan = written(arms={"GRPO": {"options": ["train.iterations=100000"]}}, seeds=[0], start_minutes=None)
+    options = [*PLAN["options"], "warmstart.epochs=10000"]
+    plan = written(options=options, arms={"GRPO": {}}, seeds=[0], start_minutes=None)
     words = ["experiment", str(plan), "--out", str(tmp_path / "out"), "--jobs", "1"]
     command = [sys.executable, "-m", "roleagent", *words]
     experiment = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=default_signals)
-    log = tmp_path / "out/seed0/start-grpo/metrics.jsonl"
+    log = tmp_path / "out/seed0/start/metrics.jsonl"
     while not log.exists():
         assert experiment.poll() is None, experiment.communicate()[1]
         time.sleep(0.1)
