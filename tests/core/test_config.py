@@ -6,7 +6,7 @@ from operator import attrgetter
 import pytest
 import yaml
 
-from roleagent.config import Config, ConfigError, from_dict, load, to_dict
+from roleagent.config import Config, ConfigError, NoOptions, from_dict, load, to_dict
 from roleagent.config.effects import RULES, without_effect
 from roleagent.config.words import WORDS
 
@@ -176,6 +176,25 @@ def test_the_section_of_another_environment_begins_anew(tmp_path, monkeypatch, t
     (tmp_path / "run.yaml").write_text(text)
     found = load("run.yaml", overrides).env
     assert (found.train_split, found.eval_split, found.eval_tasks, found.kwargs) == env
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "depth"),
+    [
+        ("base: base.yaml", (), 9),
+        ("base: base.yaml\nmethod: eto", (), 9),  # it has them, too
+        ("base: base.yaml\nmethod: gigpo", (), None),
+        ("base: base.yaml", ("method=gigpo",), None),
+        ("base: base.yaml", ("method=gigpo", "wia=off", "method=agent_r"), 9),  # the last one counts
+        ("options: {search: {depth: 9}}", ("method=agent_r",), 9),  # for whichever method the command names
+        ("base: base.yaml", ("options.search.depth=7", "method=agent_r"), 7),
+    ],
+)
+def test_another_method_leaves_the_options_of_the_first(tmp_path, text, overrides, depth):
+    (tmp_path / "base.yaml").write_text("method: agent_r\noptions: {search: {depth: 9}}\n")
+    (tmp_path / "run.yaml").write_text(text)
+    options = load(tmp_path / "run.yaml", overrides).options
+    assert (options.search.depth if depth else options) == (depth or NoOptions())
 
 
 @pytest.mark.parametrize("base", ["run.yaml", "other.yaml", "3", "missing.yaml"])

@@ -189,7 +189,7 @@ def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
 
     Another ``env.id`` than that of the ``base``, or of the file, drops its ``env`` section, which belongs to its own
     environment. Splits that nothing names are those of the environment's card. Another ``method`` likewise drops the
-    section ``options``, unless it has the same options.
+    section ``options``, unless it has those options, too.
 
     Raises:
         ConfigError: an unknown key, a value of the wrong type, or an unreadable file.
@@ -246,18 +246,15 @@ def _for_environment(tree: dict[str, Any], env_id: Any) -> dict[str, Any]:
 
 
 def _for_method(tree: dict[str, Any], name: Any) -> dict[str, Any]:
-    """The tree without the section ``options`` of another method, whose options do not fit.
+    """The tree without the section ``options`` of another method, unless this one has those options, too.
 
     >>> _for_method({"method": "agent_r", "options": {"search": {"depth": 9}}}, "grpo")
     {'method': 'agent_r'}
     """
-    if "options" not in tree or _options(tree.get("method", Config.method)) is _options(name):
+    if not {"method", "options"} <= tree.keys():
         return tree
-    return {key: value for key, value in tree.items() if key != "options"}
-
-
-def _options(method: Any) -> type:
-    return method_class(method).Options
+    own, other = (method_class(one).Options for one in (tree["method"], name))
+    return tree if issubclass(other, own) else {key: value for key, value in tree.items() if key != "options"}
 
 
 def _card(env_id: Any) -> EnvCard:
