@@ -473,7 +473,7 @@ def _failure(trajectory: Trajectory, reflection: Reflection) -> dict[str, Any]:
 
 
 def check_revision(config: Config) -> None:
-    """Refuses files and classes of ``revision`` that cannot be read.
+    """Refuses files and classes of ``options.revision`` that cannot be read.
 
     Raises:
         ConfigError: one line that explains what to change.

@@ -1,4 +1,4 @@
-"""The options of Agent-R (arXiv 2501.11425): pairs, the transition point, splices, the revision signal and the loss."""
+"""The options of Agent-R (arXiv 2501.11425): the search, pairs, the transition point, splices and the loss."""
 
 from __future__ import annotations
 

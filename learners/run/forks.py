@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from roleagent.config import Config, ConfigError, from_dict, method_class, overridden, to_dict
+from roleagent.config import Config, ConfigError, for_method, from_dict, method_class, overridden, to_dict
 from roleagent.config.effects import without_effect
 from roleagent.curricula.suite import EVALUATIONS
 from roleagent.files import CHECKSUMS, damage, make_whole, replace_checked, write_checksums
@@ -88,7 +88,7 @@ def _with_settings(config: Config, options: Sequence[str]) -> dict[str, Any]:
                 del section[last]
             else:
                 section[last] = value
-    return own | {"options": {}}
+    return for_method(own, names[-1])
 
 
 def _at(tree: Any, *names: str) -> Any:

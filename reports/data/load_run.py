@@ -243,9 +243,9 @@ def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _steps(tree: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], revisions: Revisions | None) -> tuple[int, int]:
     """Iterations done and wanted. The rows of Agent-R are updates, of which an iteration has many."""
-    if tree.get("method") in ("agent_r", "eto"):
+    if wanted := int(number(_section(_section(tree, "options"), "revision").get("iterations")) or 0):
         done = len(revisions["counts"]) if revisions else 0
-        return done, max(done, int(number(_section(_section(tree, "options"), "revision").get("iterations")) or 0))
+        return done, max(done, wanted)
     done = rows[-1]["step"] if rows else 0
     return done, max(done, _wanted(tree))
 

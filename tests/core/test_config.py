@@ -161,6 +161,11 @@ roleagent.register_env(EnvCard("Specified-v0", entry_point="specified_here:None"
         ("base: base.yaml\nenv: {id: RoleAgent/Toy-v0}", (), ("train", "train", 7, {"max_steps": 5})),
         ("base: base.yaml\nenv: {id: Someone/Else-v0}", (), ("train", "train", 0, {})),
         ("base: base.yaml", ("env.id=RoleAgent/ALFWorld-v0",), ("train", "valid_unseen", 0, {})),
+        (
+            "base: base.yaml",
+            ('env.id="RoleAgent/Toy-v0"',),
+            ("train", "train", 7, {"max_steps": 5}),
+        ),  # as the API
         ("base: base.yaml\nenv: {eval_tasks: 9}", (), ("train", "train", 9, {"max_steps": 5})),
         ("env: {id: RoleAgent/BFCL-v0}", (), ("all", "all", 0, {})),
         ("env: {id: 'specified_here:Specified-v0'}", (), ("learn", "measure", 0, {})),
@@ -185,6 +190,7 @@ def test_the_section_of_another_environment_begins_anew(tmp_path, monkeypatch, t
         ("base: base.yaml\nmethod: eto", (), 9),  # it has them, too
         ("base: base.yaml\nmethod: gigpo", (), None),
         ("base: base.yaml", ("method=gigpo",), None),
+        ("base: base.yaml", ('method="eto"',), 9),  # as the Python interface writes it
         ("base: base.yaml", ("method=gigpo", "wia=off", "method=agent_r"), 9),  # the last one counts
         ("options: {search: {depth: 9}}", ("method=agent_r",), 9),  # for whichever method the command names
         ("base: base.yaml", ("options.search.depth=7", "method=agent_r"), 7),

@@ -1,1 +1,1 @@
-"""The shop: goals, pages, sessions, rewards, and parity with the original."""
+"""The shop: goals, pages, sessions and rewards."""

@@ -199,24 +199,27 @@ def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
 
 def overridden(tree: Mapping[str, Any], overrides: Iterable[str]) -> Config:
     """The configuration of nested mappings with overrides, as :func:`load` reads them."""
-    overrides, tree = list(overrides), dict(tree)
-    given = [(key, text) for key, _, text in (override.partition("=") for override in overrides)]
-    for env_id in [text for key, text in given if key == "env.id"]:
+    tree, given = dict(tree), [_override(one) for one in overrides]
+    for env_id in [value for key, value in given if key == "env.id"]:
         tree = _for_environment(tree, env_id)
-    for method in [text for key, text in given if key == "method"][-1:]:
-        tree = _for_method(tree, method)
-    for override in overrides:
-        key, separator, text = override.partition("=")
-        if not separator or not key:
-            raise ConfigError(f"{shown(override)} is not of the form key=value, e.g. optim.lr=1e-4")
-        try:
-            value = _parsed(text)
-        except ValueError as error:
-            raise ConfigError(f"the value of {shown(key)} cannot be read as YAML: {shown(text)}") from error
-        if key.count(".") > _DEEPEST:
-            raise ConfigError(f"no option lies as deep as {shown(key)}")
+    for method in [value for key, value in given if key == "method"][-1:]:
+        tree = for_method(tree, method)
+    for key, value in given:
         tree = _replaced(tree, key.split("."), value)
     return from_dict(tree)
+
+
+def _override(override: str) -> tuple[str, Any]:
+    """Key and value of ``key=value``."""
+    key, separator, text = override.partition("=")
+    if not separator or not key:
+        raise ConfigError(f"{shown(override)} is not of the form key=value, e.g. optim.lr=1e-4")
+    if key.count(".") > _DEEPEST:
+        raise ConfigError(f"no option lies as deep as {shown(key)}")
+    try:
+        return key, _parsed(text)
+    except ValueError as error:
+        raise ConfigError(f"the value of {shown(key)} cannot be read as YAML: {shown(text)}") from error
 
 
 def _for_environment(tree: dict[str, Any], env_id: Any) -> dict[str, Any]:
@@ -245,10 +248,10 @@ def _for_environment(tree: dict[str, Any], env_id: Any) -> dict[str, Any]:
     return {**tree, "env": {key: section[key] for key in kept if key in section}}
 
 
-def _for_method(tree: dict[str, Any], name: Any) -> dict[str, Any]:
+def for_method(tree: dict[str, Any], name: Any) -> dict[str, Any]:
     """The tree without the section ``options`` of another method, unless this one has those options, too.
 
-    >>> _for_method({"method": "agent_r", "options": {"search": {"depth": 9}}}, "grpo")
+    >>> for_method({"method": "agent_r", "options": {"search": {"depth": 9}}}, "grpo")
     {'method': 'agent_r'}
     """
     if not {"method", "options"} <= tree.keys():
@@ -304,7 +307,7 @@ def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
         raise ConfigError(f"the base of {path} must be the name of another file, not {shown(base)}")
     own = {key: value for key, value in tree.items() if key != "base"}
     below = _read(path.parent / user_path(base), (*readers, resolved))
-    below = _for_method(below, own["method"]) if "method" in own else below
+    below = for_method(below, own["method"]) if "method" in own else below
     section = own.get("env")
     if isinstance(section, Mapping) and "id" in section:
         below = _for_environment(below, section["id"])

@@ -302,8 +302,8 @@ def test_agent_r_searches_it_by_checked_replay(make):
             said = [(*self.encode(f"<action>{ways[one.slot % 4]}</action>"), self.eos_id) for one in requests]
             return [Completion(ids, (0.0,) * len(ids), "stop") for ids in said]
 
-    options = ["env.train_split=train", 'env.kwargs={"tasks": ["4-2"], "max_steps": 9}', "search.simulations=2"]
-    config = load(None, [f"env.id={ENV_ID}", "method=agent_r", "search.depth=3", *options])
+    options = ["env.train_split=train", 'env.kwargs={"tasks": ["4-2"], "max_steps": 9}', "options.search.simulations=2"]
+    config = load(None, [f"env.id={ENV_ID}", "method=agent_r", "options.search.depth=3", *options])
     split = EnvSplit.open(config, "train")
     search = Search.open(split, Tourist(0))
     trees = search.search(split.task_split.task_ids[:2], [np.random.default_rng(n) for n in range(2)])
