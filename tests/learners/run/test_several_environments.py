@@ -220,7 +220,7 @@ def test_agent_r_searches_and_imitates_in_all_of_them(tmp_path):
     env = [{**TOY, "share": 0.5, "kwargs": few}, {**CRAFT, "share": 0.5}]
     search = {"tasks": 8, "num_children": 4, "simulations": 3, "expert_prefix": 0.8}
     revision = {"iterations": 1, "epochs": [1], "judge": "random", "splice": "searched"}
-    options = {"method": "agent_r", "env": env, "search": search, "revision": revision}
+    options = {"method": "agent_r", "env": env, "options": {"search": search, "revision": revision}}
     sizes = {"hidden_size": 64, "heads": 4, "kv_heads": 4, "mlp_size": 128}
     options["policy"] = {**SEVERAL["policy"], **sizes}
     warm = {"warmstart": {"episodes": 80, "epochs": 6, "batch_tokens": 800, "lr": 1e-2}}
