@@ -75,7 +75,6 @@ class AgentR(Method):
 class ETO(AgentR):
     """ETO (arXiv 2403.02502), a baseline: the good path of a tree is preferred to the bad one."""
 
-    settings: ClassVar[Mapping[str, Any]] = {"wia": False, "aiw": False}
     stage: ClassVar[str] = "eto"
     brings = "ETO"
     imitates = False
