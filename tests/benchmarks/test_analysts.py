@@ -38,6 +38,7 @@ def test_what_models_are_asked(answers):
     assert all(text.endswith(record) for text in asked.values())
 
 
+@pytest.mark.long
 def test_analysts_side_by_side(tmp_path):
     model = tmp_path / "model"
     policy = qwen(context=2048, chat_template=TEMPLATE)

@@ -25,6 +25,7 @@ def test_states_are_compared_within_themselves():
     assert figures.within([replies((0.5, 1), (0.5, 0))], rng)["r"] is None
 
 
+@pytest.mark.long
 def test_a_model_is_asked_and_the_same_command_goes_on(tmp_path):
     model = tmp_path / "model"
     policy = qwen()

@@ -64,7 +64,7 @@ def played(folder, iteration):
         return [json.loads(line)["task_id"] for line in lines]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_batch_but_the_first_is_one_update_old(arguments):
     given, folder = arguments
     status, _, err = run("train", *given)

@@ -266,7 +266,7 @@ def test_a_run_that_lost_its_last_iterations_ends_in_the_same_bits(config, whole
     assert differences(whole, folder) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_play_the_tasks_that_one_would(config, whole, tmp_path):
     folder = tmp_path / "both"
     said = run_both("--config", config, f"run_dir={folder}")

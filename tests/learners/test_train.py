@@ -83,7 +83,7 @@ def kill_when(path, *arguments):
         process.communicate()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_more_imitation_goes_on_where_it_was_killed(finished, config, tmp_path, capsys):
     """The control is bounded by trained tokens, and its updates are numbered through."""
     start = finished[0] / "checkpoints" / "step-500000" / "policy"
@@ -186,7 +186,7 @@ def test_every_variant_goes_through_an_iteration(finished, config, tmp_path, ove
     assert (folder / "failures.db").exists() == ("aiw=off" not in overrides)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_learned_does_not_depend_on_what_else_runs(config, tmp_path):
     """The same seed, once alone and once beside programs that use every core: the same bits."""
     options = ("warmstart.epochs=1", "warmstart.rounds=1", "warmstart.round_episodes=8", "train.iterations=1")

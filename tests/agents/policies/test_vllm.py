@@ -500,8 +500,8 @@ def stand_in(monkeypatch, tmp_path):
 
 @pytest.fixture
 def engines(stand_in):
-    """A policy with three processes, each with a stand-in for vLLM; and the processes."""
-    actor = open_vllm(load(overrides=["vllm.engines=3"]), small())
+    """A policy with two processes, each with a stand-in for vLLM; and the processes."""
+    actor = open_vllm(load(overrides=["vllm.engines=2"]), small())
     yield actor, actor._engine._members
     processes._stop(actor._engine._members)
 
@@ -549,7 +549,7 @@ def test_what_two_threads_post_arrives_whole(engines):
         members[0].post("cancel")
     rollout.join()
     play(actor)
-    assert [member.lost for member in members] == [None] * 3
+    assert [member.lost for member in members] == [None] * 2
 
 
 def test_what_an_engine_was_asked_and_nobody_wants_any_more_is_forgotten(engines):
@@ -568,7 +568,7 @@ def test_weights_that_cannot_be_loaded_end_the_run_in_one_line(engines):
     policy = small()
     with torch.no_grad():
         policy.model.model.norm.weight.fill_(float("nan"))
-    with pytest.raises(PolicyError, match="vLLM engine 3: ValueError: a weight is no number"):
+    with pytest.raises(PolicyError, match="vLLM engine 2: ValueError: a weight is no number"):
         actor.sync(ModuleWeights(policy.model), 0)
 
 

@@ -67,7 +67,7 @@ def distance(one, other):
     return float((flat(one) - flat(other)).norm() / flat(other).norm())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", FP32)
 def test_two_processes_take_the_steps_of_one_that_accumulates_twice_as_much(found, name):
     *ranks, alone = (each["train fp32 0"] if each is found[2] else each[f"train {name}"] for each in found)
@@ -81,7 +81,7 @@ def test_two_processes_take_the_steps_of_one_that_accumulates_twice_as_much(foun
     assert distance(alone["weights"], start) > 1e-3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_stages_agree_in_bfloat16(found, stage):
     expected = found[2]["train bf16 1"]
@@ -92,7 +92,7 @@ def test_stages_agree_in_bfloat16(found, stage):
     assert distance(expected["weights"], found[2]["train fp32 0"]["weights"]) < 1e-2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_with_unequal_numbers_of_blocks_of_logits_learn_together_at_stage_3(found):
     alone = found[2]["large vocabulary 2"]
     for stage in (2, 3):
@@ -101,7 +101,7 @@ def test_ranks_with_unequal_numbers_of_blocks_of_logits_learn_together_at_stage_
         assert ranks[1]["scores"] + ranks[0]["scores"] == pytest.approx(alone["scores"], rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["Qwen3-MoE", "gpt-oss"])
 def test_experts_that_are_spread_over_ranks_learn_as_whole_ones(found, name):
     alone = found[2][f"{name} 0"]
@@ -114,7 +114,7 @@ def test_experts_that_are_spread_over_ranks_learn_as_whole_ones(found, name):
     assert found[0][f"{name} 3"]["parts"] == 0 < alone["parts"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("stage", range(4))
 def test_a_rank_that_is_done_at_once_waits_for_nobody_and_learns_the_same(found, stage):
     first, second = (each[f"at once {stage}"] for each in found[:2])
@@ -126,7 +126,7 @@ def test_a_rank_that_is_done_at_once_waits_for_nobody_and_learns_the_same(found,
     assert first["reference"] == found[0]["at once 0"]["reference"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "adapter"), CONTINUED)
 def test_loaded_it_goes_on_bit_for_bit(found, name, adapter):
     for each in found:
@@ -136,7 +136,7 @@ def test_loaded_it_goes_on_bit_for_bit(found, name, adapter):
         assert not torch.equal(flat(case["found"]), flat(case["kept"]))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("stage", range(4))
 def test_adapters_alone_learn_and_the_reference_is_the_model_without_them(found, stage):
     base = dict(plain_weights(qwen(seed=3).model))

@@ -12,7 +12,7 @@ import yaml
 from programs import HANGS, ROOT, TOY_POLICY, cut_short, metrics
 from safetensors.torch import load_file
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 CONFIG = {
     "env": {"id": "RoleAgent/Toy-v0", "eval_split": "valid", "eval_tasks": 2},

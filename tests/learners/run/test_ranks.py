@@ -77,7 +77,7 @@ def test_the_ranks_share_an_iteration_of_whole_groups(both):
         assert row["action_tokens"] > 0 and row["tokens"] > 0 and row["logprob_gap"] < 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_and_resumed_both_end_as_if_nothing_had_happened(config, both, tmp_path):
     folder = tmp_path / "killed"
     arguments = ("--config", config, f"run_dir={folder}")
@@ -101,7 +101,7 @@ def test_what_one_rank_refuses_ends_all(config, both):
         assert line.startswith("train.py: " if not rank else "train.py, rank 1: ")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_goes_on_with_another_number_of_processes(config, both, tmp_path):
     folder = tmp_path / "copy"
     shutil.copytree(both[0], folder)

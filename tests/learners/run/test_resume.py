@@ -55,7 +55,7 @@ def own(whole, config, tmp_path):
     return folder, ["--config", str(config), f"run_dir={folder}", "train.keep_checkpoints=2", "--resume"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_in_every_kind_of_work_it_ends_as_if_nothing_had_happened(tmp_path):
     at = [argument for moment in MOMENTS for argument in ("--at", moment)]
     status, reported, errors = run("benchmarks/kills", *at, "--out", tmp_path, *SMALLER)
