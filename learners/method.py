@@ -136,7 +136,7 @@ class Method:
         stage: of a method of another kind: the name of its steps in the log and in checkpoints (``run.enter``).
         brings: its name in the last lines of a run.
         imitates: whether it imitates; ``train.tokens`` limits it.
-        searches: whether it imitates episodes of the training tasks, which must then be no tasks of the evaluation.
+        disjoint_splits: whether training and evaluation may share no task, as it imitates episodes of its own.
         plays: whether it plays episodes.
         config: of the run.
         options: an object of ``Options``.
@@ -156,7 +156,7 @@ class Method:
     stage: ClassVar[str] = "train"
     brings: ClassVar[str] = "reinforcement"
     imitates: ClassVar[bool] = False
-    searches: ClassVar[bool] = False
+    disjoint_splits: ClassVar[bool] = False
     plays: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:

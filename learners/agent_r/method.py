@@ -23,7 +23,7 @@ class AgentR(Method):
     stage: ClassVar[str] = "revise"
     brings = "Agent-R"
     imitates = True
-    searches = True
+    disjoint_splits = True
 
     def check(self) -> None:
         from roleagent.learners.agent_r.data import check_revision
@@ -31,7 +31,7 @@ class AgentR(Method):
         each = [one.env for one in self.config.environments.values()]
         if any(env.train_split == env.eval_split for env in each):
             raise ConfigError(
-                "Agent-R imitates the tasks that it searches: set env.eval_split to another split than these"
+                f"{self.brings} trains on the tasks that it searches: set env.eval_split to another split than these"
             )
         check_revision(self.config)
 

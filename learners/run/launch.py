@@ -223,7 +223,7 @@ def check_run(split: EnvSplit, resume: bool) -> None:
 
 
 def check_held_out(split: EnvSplit, held_out: EnvSplit, warn: Callable[[str], None]) -> None:
-    """Warns of few tasks of the evaluation, and of those that are trained on; refuses those that Agent-R would search.
+    """Warns of few tasks of the evaluation, and of those that are trained on; refuses those that the method does not allow.
 
     Raises:
         ConfigError: one line that explains what to change.
@@ -234,9 +234,10 @@ def check_held_out(split: EnvSplit, held_out: EnvSplit, warn: Callable[[str], No
         if both := len(evaluated.intersection(part.task_split.task_ids)):
             found = f"{both} tasks of env.eval_split={env.eval_split} are also in env.train_split={env.train_split}"
             found = of + found
-            if method_of(split.config).searches:
+            if method_of(split.config).disjoint_splits:
+                method = split.config.method
                 raise ConfigError(
-                    f"{found}, and Agent-R imitates the tasks that it searches: choose splits without common tasks"
+                    f"{found}, and method={method} allows none: choose splits without common tasks"
                 )
             warn(f"{found}: success there is not that on held-out tasks")
         if not env.eval_tasks and (few := few_tasks(env.eval_split, len(evaluated))):
