@@ -61,7 +61,7 @@ if __name__ == "__main__":  # help, and what is wrong with the command, need not
     require(called("evaluate"), "eval", EVAL)
     tune_cpu()
 
-from roleagent.agents.builders import EnvSplit
+from roleagent.agents.builders import EnvSplit, check_rollout_backend, open_rollout_policy
 from roleagent.agents.chat.endpoint import Endpoint, EndpointError
 from roleagent.agents.chat.models import PolicyChatModel
 from roleagent.agents.episode import EpisodeResult
@@ -75,7 +75,7 @@ from roleagent.agents.evaluation.single_step import single_step
 from roleagent.agents.evaluation.statistics import spending, summarize
 from roleagent.agents.evaluation.targets import STANDARD, EvalTarget, eval_target
 from roleagent.agents.evaluation.transcripts import TranscriptFile, transcript
-from roleagent.agents.policies.protocol import NO_TEMPLATE, PolicyError
+from roleagent.agents.policies.protocol import NO_TEMPLATE, Policy, PolicyError
 from roleagent.agents.prompting.standard import ChatAgent
 from roleagent.config import Config, ConfigError, from_dict, load, to_dict
 from roleagent.config.effects import of_training
@@ -108,6 +108,7 @@ class Evaluation:
     Attributes:
         model: a local policy, a server, or None for an agent without a model.
         checkpoint: the checkpoint that the model was read from, or None.
+        sampler: what samples with the weights of a local policy: itself, or that of ``--set rollout.backend=…``.
         notes: lines for the log about what was chosen.
     """
 
@@ -116,6 +117,7 @@ class Evaluation:
     env_split: EnvSplit
     model: HFPolicy | Endpoint | None
     checkpoint: Path | None
+    sampler: Policy | None = None
     notes: Sequence[str] = ()
 
     @classmethod
@@ -136,12 +138,15 @@ class Evaluation:
         if options.cut_failures:
             whole = env_split.task_split
             env_split = env_split.only([whole.require(one.task_id) for one in read_failures(options.cut_failures)])
+        check_rollout_backend(config)
         model, checkpoint = open_model(options, target, config)
         notes: list[str] = []
+        sampler = None
         if model is not None and not isinstance(model, Endpoint):
             env_split = env_split.with_calls_of(model, notes.append)
+            sampler = open_sampler(model, config)
         env_split = env_split.reading(open_lessons(options, target, env_split, checkpoint))
-        return cls(options, target, env_split, model, checkpoint, notes)
+        return cls(options, target, env_split, model, checkpoint, sampler, notes)
 
     def header(self) -> dict[str, Any]:
         """The header of the record file."""
@@ -166,7 +171,8 @@ class Evaluation:
         def progress(done: float, episodes: int) -> None:
             display.inner("episodes under way", done, episodes, steps=episodes)
 
-        env_split, target, model, seed = self.env_split, self.target, self.model, self.options.seed
+        env_split, target, seed = self.env_split, self.target, self.options.seed
+        model = self.sampler or self.model
         config = env_split.config
         if model is None:
             agents = self.options.concurrency
@@ -242,7 +248,8 @@ def evaluate_single_step(evaluation: Evaluation, header: dict[str, Any]) -> dict
     path = evaluation.options.out or default_file({**header, "measure": "single-step"}).with_suffix(".single-step.json")
     title = f"{header['agent']['name']} on {split.env_id}:{split.split}, single steps after the expert's history"
     with Display(title) as display:
-        found = single_step(evaluation.env_split, model, evaluation.options.seed, partial(display.inner, "tasks"))
+        sampler, seed = evaluation.sampler or model, evaluation.options.seed
+        found = single_step(evaluation.env_split, sampler, seed, partial(display.inner, "tasks"))
         for kind, part in {"all": found, **found["by_type"]}.items():
             low, high = part["interval"]
             shown = f"{100 * part['accuracy']:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {part['steps']} steps"
@@ -278,7 +285,9 @@ def complete(evaluation: Evaluation, file: RecordFile) -> dict[str, Any]:
         display.part = lambda: so_far(file, options.prices)
         if missing:
             if evaluation.model is not None and not isinstance(evaluation.model, Endpoint):
-                for line in (f"sampler: {evaluation.model.road}", *evaluation.notes):
+                backend = evaluation.env_split.config.rollout.backend
+                sampler = evaluation.model.road if backend == "local" else backend
+                for line in (f"sampler: {sampler}", *evaluation.notes):
                     display.say(line)
                 if evaluation.target.run is None and not evaluation.model.tokenizer.chat_template:
                     display.say(NO_TEMPLATE)
@@ -344,6 +353,8 @@ def configuration(options: argparse.Namespace, target: EvalTarget) -> Config:
         given = (*given, f"env.id={options.env}")
     config = load(path, [*given, *options.set])
     tree = to_dict(config)
+    if not any(one.startswith("rollout.backend=") for one in options.set):
+        tree["rollout"]["backend"] = "local"  # a run may be evaluated where its sampler is not
     data = {} if options.data_dir is None else {"data_dir": str(options.data_dir)}
     arguments, each = {**pairs(options.env_arg), **data}, tree["env"]
     if arguments and not isinstance(each, dict):
@@ -409,6 +420,16 @@ def open_local(options: argparse.Namespace, target: EvalTarget, config: Config) 
         raise CheckpointError(f"the run {target.run} has no checkpoint {name!r}; there are {', '.join(found)}")
     Checkpoints.check(found[name], "policy/")
     return Checkpoints.policy(found[name], generator, policy), found[name]
+
+
+def open_sampler(model: HFPolicy, config: Config) -> Policy:
+    """What samples with the model's weights: itself, or another sampler (``rollout.backend``)."""
+    from roleagent.learners.engine.lora import ModuleWeights
+
+    sampler = open_rollout_policy(config, model)
+    if sampler is not model:
+        sampler.sync(ModuleWeights(model.model), model.version)
+    return sampler
 
 
 def open_lessons(

@@ -39,6 +39,7 @@ from roleagent.callbacks import Callback
 from roleagent.config import Config, to_dict
 from roleagent.config.effects import without_effect
 from roleagent.learners.distillation import check_tokenizer
+from roleagent.learners.engine.lora import ModuleWeights
 from roleagent.learners.information import task_information
 from roleagent.learners.method import Iteration, Start
 from roleagent.learners.rl import (
@@ -93,14 +94,17 @@ def run_stages(run: Run, split: EnvSplit, held_out: EnvSplit) -> dict[str, Any]:
     check_tokenizer(config, policy)
     segments = data.tokenize(policy)
 
+    actor = open_actor(run, policy)
+
     if run.progress.stage == "warmstart":
+        actor.offload()
         evaluated = len(held_out.task_split)
-        learner = imitate(run, policy, segments, config.warmstart.epochs, data.corrections(), evaluated)
+        learner = imitate(run, policy, segments, config.warmstart.epochs, data.corrections(actor), evaluated)
         policy.version = 0
         run.enter("train")
         run.save(learner)
         learner.close()
-    actor = open_actor(run, policy)
+        actor.sync(ModuleWeights(policy.model), policy.version)
 
     results = evaluate_stage(run, held_out, actor, "before")
     start = Start(run, split, held_out, policy, actor, data, segments)

@@ -63,6 +63,7 @@ def header_of(
             "similarity": config.estimator.similarity if horizon else None,
             "context": config.policy.context if local else None,
             "dtype": config.policy.dtype if local else None,
+            **({"sampler": rollout.backend} if local and rollout.backend != "local" else {}),
             "notes": config.prompt.notes if standard else 0,
         }
         if config.agent.command:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -45,9 +45,6 @@ from roleagent.agents.rollout import Rollout
 from roleagent.envs.pool import EnvPool
 from roleagent.options import shown
 from roleagent.types import Trajectory
-
-if TYPE_CHECKING:  # an agent without a model needs no torch
-    from roleagent.agents.policies.hf import HFPolicy
 
 Progress = Callable[[float, int], None]
 """Receives (finished, all) episodes, with the shares of those under way."""
@@ -338,7 +335,7 @@ def agent_attempts(
 
 def policy_attempts(
     env_split: EnvSplit,
-    policy: HFPolicy,
+    policy: Policy,
     missing: Set[Attempt],
     seed: int,
     keep: Keep = _keep_nothing,

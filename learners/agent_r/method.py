@@ -52,7 +52,7 @@ class AgentR(Method):
         run, split, policy, actor = start.run, start.split, start.policy, start.actor
         run.enter(self.stage)
         needed = self.needs_demonstrations()
-        replayed = [*start.segments, *start.data.corrections().segments(policy)] if needed else []
+        replayed = [*start.segments, *start.data.corrections(actor).segments(policy)] if needed else []
         sampler = open_sampler(run, split, actor)
         searcher = Search.open(split, actor)
         for iteration in iterate.iterations(run):

@@ -223,7 +223,7 @@ def check_run(split: EnvSplit, resume: bool) -> None:
 
 
 def check_held_out(split: EnvSplit, held_out: EnvSplit, warn: Callable[[str], None]) -> None:
-    """Warns of few tasks of the evaluation, and of those that are trained on; refuses those that the method does not allow.
+    """Warns of few tasks of the evaluation, and of those that are trained on, or refuses them (``disjoint_splits``).
 
     Raises:
         ConfigError: one line that explains what to change.
@@ -236,9 +236,7 @@ def check_held_out(split: EnvSplit, held_out: EnvSplit, warn: Callable[[str], No
             found = of + found
             if method_of(split.config).disjoint_splits:
                 method = split.config.method
-                raise ConfigError(
-                    f"{found}, and method={method} allows none: choose splits without common tasks"
-                )
+                raise ConfigError(f"{found}, and method={method} allows none: choose splits without common tasks")
             warn(f"{found}: success there is not that on held-out tasks")
         if not env.eval_tasks and (few := few_tasks(env.eval_split, len(evaluated))):
             warn(f"{of}{few}")

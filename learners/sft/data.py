@@ -11,6 +11,7 @@ import torch
 from roleagent.agents.analysts.prompts import UNLIMITED, AnalystPrompts
 from roleagent.agents.builders import EnvSplit, model_analyst
 from roleagent.agents.policies.hf import HFPolicy
+from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.policies.scratch_model import SIMULATE, build_policy, train_tokenizer
 from roleagent.agents.prompt_templates import read_templates
 from roleagent.agents.rendering import style_of
@@ -98,9 +99,9 @@ class SFTData:
         tokenizer = self.run.ranks.once(lambda: train_tokenizer(texts, config.policy.vocabulary, tags))
         return build_policy(config.policy, tokenizer, generator)
 
-    def corrections(self) -> Corrections:
-        """The rounds in which the expert corrects the policy, as many as were played."""
-        return Corrections(self.run, self.split)
+    def corrections(self, actor: Policy) -> Corrections:
+        """The rounds in which the expert corrects the policy, as many as were played; the actor plays the others."""
+        return Corrections(self.run, self.split, actor)
 
     def tokenize(self, policy: HFPolicy) -> list[Segment]:
         """The data as segments.

@@ -29,7 +29,7 @@ import numpy as np
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.episode import Ask, Episode, Scheduler, play_episode
 from roleagent.agents.policies.hf import HFPolicy
-from roleagent.agents.policies.protocol import Policy
+from roleagent.agents.policies.protocol import Policy, Weights
 from roleagent.agents.rendering import Conversation, TextRecorder
 from roleagent.agents.rollout import Rollout
 from roleagent.config import ConfigError
@@ -499,10 +499,11 @@ class Corrections:
     Args:
         run: in the stage of the warm start, or later.
         split: the training tasks.
+        actor: plays, with the learner's weights.
     """
 
-    def __init__(self, run: Run, split: EnvSplit):
-        self._run, self.split = run, split
+    def __init__(self, run: Run, split: EnvSplit, actor: Policy):
+        self._run, self.split, self._actor = run, split, actor
         options = split.config.warmstart
         self.rounds = options.rounds
         self.started: list[int] = [self._read(number)["step"] for number in range(1, self._kept() + 1)]
@@ -518,14 +519,16 @@ class Corrections:
             raise ConfigError(f"{self._run.folder.path / name} is damaged: put back a copy of it")
         return saved
 
-    def play(self, number: int, policy: Policy) -> None:
-        """Plays and saves a round; rounds are numbered from 1."""
-        run, split = self._run, self.split
+    def play(self, number: int, learner: Weights, version: int) -> None:
+        """Plays and saves a round with the present weights; rounds are numbered from 1."""
+        run, split, actor = self._run, self.split, self._actor
+        actor.sync(learner, version)
         rng = run.own_stream("dagger", number)
-        policy.reseed(int(rng.integers(2**62)))
+        actor.reseed(int(rng.integers(2**62)))
         own = run.ranks.share(run.ranks.once(lambda: self._draw(run.stream("dagger tasks", number))))
         temperature = split.config.rollout.temperature
-        played = run.ranks.collect(take_turns(split, policy, own, temperature, rng, partial(run.inner, "episodes")))
+        played = run.ranks.collect(take_turns(split, actor, own, temperature, rng, partial(run.inner, "episodes")))
+        actor.offload()
 
         def keep() -> None:
             steps = [step for episode in played for step in episode.steps]

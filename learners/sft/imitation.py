@@ -42,8 +42,9 @@ def imitate(
         policy: is trained.
         segments: the demonstrations.
         epochs: passes over the segments.
-        corrections: rounds that follow, each played by the policy of that moment.
-        evaluated: held-out tasks of the run, whose time the display plans before reinforcement; 0: it plans nothing.
+        corrections: rounds that follow, each played with the weights of that moment.
+        evaluated: held-out tasks of the run, whose time the display plans before reinforcement, if the policy itself
+            samples; 0: it plans nothing.
 
     Returns:
         the learner; close it before another one trains the policy.
@@ -62,7 +63,8 @@ def imitate(
     each = ceil(first / epochs * (1 + REPLAY_SHARE) * config.round_episodes / config.episodes) if rounds else 0
     total = first + rounds * each  # an estimate: the rounds are not played yet
     measured: list[float] = []
-    plans = min(MEASURED, total - run.progress.step) if evaluated and run.method.reinforces else 0
+    timed = run.config.rollout.backend == "local" and run.method.reinforces  # how fast others sample is not known yet
+    plans = min(MEASURED, total - run.progress.step) if evaluated and timed else 0
     run.begin(total)
     pool, before = [*segments], 0
     for part in range(rounds + 1):  # the demonstrations, then the rounds
@@ -71,8 +73,7 @@ def imitate(
         updates, start, end = first, 0.0, first / total
         if part and corrections:
             if part > len(corrections.started):
-                learner.sync_policy()
-                corrections.play(part, policy)
+                corrections.play(part, learner, policy.version)
             before = corrections.started[part - 1]
             new = corrections.segments(policy, part)
             again = run.stream("replayed", part).integers(len(pool), size=round(REPLAY_SHARE * len(new)))

@@ -31,5 +31,5 @@ class SFT(Method):
 
         run, policy = start.run, start.policy
         run.enter(self.stage)
-        segments = [*start.segments, *start.data.corrections().segments(policy)]
+        segments = [*start.segments, *start.data.corrections(start.actor).segments(policy)]
         run.save(imitate(run, policy, segments, passes(segments, self.config.train.tokens)))

@@ -116,8 +116,8 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
 
 _OF_TRAINING = (
     "run_dir aiw genenv options.* train.* optim.* loss.* estimator.[!s]* estimator.s[!i]* estimator.similarity_* "
-    "distill.* critic.* warmstart.* lora.* deepspeed.* tracking.* curriculum.* simulator.* endpoint.* vllm.* "
-    "rollout.num_groups rollout.group_size rollout.temperature rollout.backend rollout.ahead "
+    "distill.* critic.* warmstart.* lora.* deepspeed.* tracking.* curriculum.* simulator.* endpoint.* "
+    "rollout.num_groups rollout.group_size rollout.temperature rollout.ahead "
     "rollout.dynamic_sampling_rounds rollout.turns rollout.keep_groups rollout.eval_sampled env.train_split "
     "lessons.share"
 )
@@ -130,7 +130,8 @@ def of_training(overrides: Iterable[str]) -> list[str]:
     ['optim.lr']
     """
     keys = [override.partition("=")[0] for override in overrides]
-    return [key for key in keys if any(fnmatchcase(key, pattern) for pattern in _OF_TRAINING.split())]
+    patterns = [*_OF_TRAINING.split(), *(() if "rollout.backend" in keys else ["vllm.*"])]
+    return [key for key in keys if any(fnmatchcase(key, pattern) for pattern in patterns)]
 
 
 def without_effect(config: Config, overrides: Iterable[str]) -> list[str]:

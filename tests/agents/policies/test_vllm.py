@@ -902,7 +902,7 @@ RUN = {
         "context": 512,
         "vocabulary": 400,
     },
-    "warmstart": {"episodes": 12, "epochs": 2, "batch_tokens": 1024, "failures": 0},
+    "warmstart": {"episodes": 12, "epochs": 2, "batch_tokens": 1024, "failures": 0, "rounds": 1, "round_episodes": 4},
     "estimator": {"rewards": {"overlong": -1.0}},  # nobody wins so soon, and an update needs episodes of unlike reward
     "rollout": {"backend": "vllm", "num_groups": 2, "group_size": 3, "action_tokens": 12, "prediction_tokens": 24},
     "curriculum": {"analyst": "rule"},
@@ -914,8 +914,8 @@ RUN = {
 
 @NEEDS_VLLM
 def test_a_run_with_vllm_goes_on_with_a_server(tmp_path):
-    """An iteration with an engine in the process; resumed, one with a server that has the checkpoint's model; and one
-    with two engines in processes of their own.
+    """A round of the warm start and an iteration with an engine in the process; resumed, an iteration with a server
+    that has the checkpoint's model; one with two engines in processes of their own; and an evaluation.
 
     All sample with the weights that the learner has then: an iteration's log-probabilities are those of the learner
     before its update.
@@ -938,3 +938,8 @@ def test_a_run_with_vllm_goes_on_with_a_server(tmp_path):
     assert all(abs(row["mismatch"]) < 1e-3 for row in rows), rows
     assert all(row["mismatch_max"] > 0 and row["grad_norm"] > 0 and row["sync_seconds"] > 0 for row in rows)
     assert json.loads((folder / "after.json").read_text())["policy_version"] == 3
+    records = tmp_path / "records.jsonl"
+    status, _, err = run("evaluate", "--agent", folder, "--tasks", 3, "--out", records, "--set", "rollout.backend=vllm")
+    assert status == 0, err
+    header, *played = map(json.loads, records.read_text().splitlines())
+    assert header["sampler"] == "vllm" and len(played) == 3

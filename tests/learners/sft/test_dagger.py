@@ -46,7 +46,7 @@ def test_a_rare_type_is_rare_in_the_rounds_too():
     world = EnvSplit.open(configured(None, options), "train")
     folder = SimpleNamespace(rounds=lambda: [])
     run = SimpleNamespace(folder=folder, ranks=SimpleNamespace(once=lambda act: act()))
-    drawn = Corrections(run, world)._draw(np.random.default_rng(0))
+    drawn = Corrections(run, world, Script(lambda prompt, slot: ""))._draw(np.random.default_rng(0))
     types = [world.base.reset(options={"task_id": task_id})[1]["task_type"] for task_id in drawn]
     assert len(types) == 400 and "heat" not in types
     assert 0.02 < types.count("cool") / types.count("clean") < 0.25
