@@ -138,6 +138,10 @@ class Evaluation:
         if options.cut_failures:
             whole = env_split.task_split
             env_split = env_split.only([whole.require(one.task_id) for one in read_failures(options.cut_failures)])
+        if config.rollout.backend != "local" and (target.url or not target.prompts):
+            raise ConfigError(
+                f"rollout.backend={config.rollout.backend} samples for a local policy: remove it from --set"
+            )
         check_rollout_backend(config)
         model, checkpoint = open_model(options, target, config)
         notes: list[str] = []

@@ -41,7 +41,7 @@ def players(monkeypatch):
     return found
 
 
-def test_it_plays_the_rounds_of_the_warm_start_and_the_evaluations(players, tmp_path):
+def test_it_plays_the_rounds_of_the_warm_start_and_the_evaluations(players, tmp_path, capsys):
     config, folder = tmp_path / "toy.yaml", tmp_path / "run"
     rounds = {"warmstart": TOY_RUN["warmstart"] | {"rounds": 2, "round_episodes": 4, "epochs": 1}}
     config.write_text(yaml.safe_dump(TOY_RUN | rounds))
@@ -52,6 +52,8 @@ def test_it_plays_the_rounds_of_the_warm_start_and_the_evaluations(players, tmp_
 
     players.clear()
     evaluate = load("evaluate")
+    assert evaluate.main(["--agent", "expert", "--env", "RoleAgent/Toy-v0", "--set", BACKEND]) != 0
+    assert "samples for a local policy" in capsys.readouterr().err
     arguments = ["--agent", str(folder), "--tasks", "4", "--no-transcripts", "--out"]
     assert evaluate.main([*arguments, str(tmp_path / "own.jsonl")]) == 0
     assert Counting not in players
