@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from roleagent.options import ConfigError, shown, user_path
+from roleagent.options import ConfigError, parse_yaml, shown, user_path
 
 PLACEHOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "instructions": ((), ("rules", "form", "thoughts")),
@@ -77,7 +77,7 @@ def read_templates(path: str) -> PromptTemplates:
         return NO_TEMPLATES
     where = f"prompt.templates={path}"
     try:
-        tree = yaml.safe_load(user_path(path).read_text(encoding="utf-8-sig"))
+        tree = parse_yaml(user_path(path).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"{where} cannot be read: {' '.join(str(error).split())}") from error
     known = [*PLACEHOLDERS, "revisions"]

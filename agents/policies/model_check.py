@@ -25,6 +25,7 @@ from roleagent.agents.policies.kv_cache import SlotCache
 from roleagent.agents.policies.own_cache import Means, OwnForward, join, select
 from roleagent.agents.policies.protocol import PolicyError
 from roleagent.agents.policies.sampling import NO_NUMBERS, SHARED_PREFIXES, Decoder, prefill_rows
+from roleagent.slow_notice import waiting
 from roleagent.types import Request
 
 SHORT = 24
@@ -77,7 +78,7 @@ def find_road(model: PreTrainedModel, context_length: int) -> Road:
     Raises:
         PolicyError: the model's own ``forward`` fails, or is not causal; it names the model, and what to change.
     """
-    with evaluating(model), torch.no_grad():
+    with waiting("the ways to sample to be compared"), evaluating(model), torch.no_grad():
         text = text_for(model, context_length)
         try:
             _check_forward(model, text, context_length)

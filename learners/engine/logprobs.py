@@ -32,6 +32,7 @@ from roleagent.learners.engine.prefix_sharing import (
     select_rows,
 )
 from roleagent.learners.engine.routers import Routers
+from roleagent.slow_notice import waiting
 from roleagent.types import ACTION, CONTEXT, Segment
 
 
@@ -288,7 +289,7 @@ def find_scoring(model: PreTrainedModel, context_length: int) -> Scoring:
         beyond = ((logprobs - known).abs() - rounding).clamp(min=0.0)
         return float((beyond / logits.std().clamp(min=1e-6)).max())
 
-    with evaluating(model), torch.no_grad():
+    with waiting("the ways to score tokens to be compared"), evaluating(model), torch.no_grad():
         logits = torch.cat([plain_logits(model, row, count + 1)[:-1] for row in rows])
         last = torch.cat([row[-count:] for row in rows])
         known = logits.log_softmax(-1).gather(1, last[:, None])[:, 0]

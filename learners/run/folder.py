@@ -276,13 +276,19 @@ def is_free(name: str) -> bool:
     return name in _FREE or name.startswith(_FREE_SECTIONS)
 
 
+def is_same(one: Config, other: Config) -> bool:
+    """Whether two configurations are of the same run, however its folder is written."""
+    return not {*differing(to_dict(one), to_dict(other))} - {"run_dir"}
+
+
 # What a fork may change besides: how the policy learns from here on. Weights, tasks, prompts and measurements stay, and
 # so does what the optimizer's state or a library of several runs holds.
 FORKED = (
     *("method", "wia", "aiw", "seed", "rollout", "estimator", "loss", "optim", "critic", "curriculum", "lessons"),
-    "train",
+    *("train", "options"),
 )
-_OF_THE_CHECKPOINT = ("optim.weight_decay", "curriculum.library", "train.evaluate_tasks", "rollout.eval_")
+FIXED_IN_FORKS = ("optim.weight_decay", "curriculum.library", "train.evaluate_tasks", "rollout.eval_")
+"""Beginnings of names of options in these sections that stay."""
 
 
 def may_fork(name: str) -> bool:
@@ -291,5 +297,5 @@ def may_fork(name: str) -> bool:
     >>> may_fork("aiw"), may_fork("loss.kl"), may_fork("env.id"), may_fork("rollout.eval_batch")
     (True, True, False, False)
     """
-    learns = name.partition(".")[0] in (*FORKED, "options") and not name.startswith(_OF_THE_CHECKPOINT)
+    learns = name.partition(".")[0] in FORKED and not name.startswith(FIXED_IN_FORKS)
     return learns or is_free(name)

@@ -24,7 +24,15 @@ from roleagent.config.effects import without_effect
 from roleagent.curricula.suite import EVALUATIONS
 from roleagent.files import CHECKSUMS, damage, make_whole, replace_checked, write_checksums
 from roleagent.learners.method import method_of
-from roleagent.learners.run.folder import AFTER_WARM_START, FORKED, RunFolder, may_fork, read_config
+from roleagent.learners.run.folder import (
+    AFTER_WARM_START,
+    FIXED_IN_FORKS,
+    FORKED,
+    RunFolder,
+    is_same,
+    may_fork,
+    read_config,
+)
 from roleagent.options import differing
 from roleagent.random_streams import random_stream
 
@@ -54,8 +62,8 @@ def forked(config: Config, options: Sequence[str]) -> Config:
     refused = [name for name in differing(to_dict(config), to_dict(found)) if not may_fork(name)]
     if refused:
         raise ConfigError(
-            f"{', '.join(refused)} cannot change in a fork, for the checkpoint depends on it; what can: "
-            f"{', '.join(FORKED)}"
+            f"{', '.join(refused)} cannot change in a fork, for the checkpoint or the comparison depends on it; what "
+            f"can: {', '.join(FORKED)}, without {', '.join(f'{name}*' for name in FIXED_IN_FORKS)}"
         )
     method_of(found).check()
     if after.critic and not before.critic:
@@ -136,10 +144,12 @@ def fork(run: Path, at: int, options: Sequence[str], folder: Path) -> Config:
         known = RunFolder(folder, read_config(folder), resume=True).read_json("fork.json") or {}
         listed = run / "checkpoints" / _name(at) / CHECKSUMS
         other = listed.exists() and known.get("checkpoint") != _digest(listed)  # where it still is
-        if to_dict(read_config(folder)) != to_dict(config) or known.get("at") != at or other:
+        if not is_same(read_config(folder), config) or known.get("at") != at or other:
             raise ConfigError(f"{folder} holds another run: name another folder with --out")
         return config
     checkpoint = checkpoint_after(run, at)
+    if not (run / "metrics.jsonl").is_file():
+        raise ConfigError(f"{run} has no metrics.jsonl: a fork has the log of its run, so put it back")
     start = _reference(run, before, config) if at else None
     if config.train.last <= at:
         raise ConfigError(
@@ -160,11 +170,7 @@ def fork(run: Path, at: int, options: Sequence[str], folder: Path) -> Config:
         _change_draws(partial / "checkpoints" / checkpoint.name, before, config)
         shutil.copy(run / "metrics.jsonl", partial)
         if config.aiw and (run / "failures.db").exists():
-            with (
-                closing(sqlite3.connect(f"{(run / 'failures.db').resolve().as_uri()}?mode=ro", uri=True)) as source,
-                closing(sqlite3.connect(partial / "failures.db")) as copy,
-            ):
-                source.backup(copy)  # the resumed sampler removes what came after the checkpoint
+            _copy_library(run / "failures.db", partial / "failures.db")
         (partial / "config.yaml").write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
         own = RunFolder(partial, config, resume=True)
         digest = _digest(checkpoint / CHECKSUMS)
@@ -174,6 +180,22 @@ def fork(run: Path, at: int, options: Sequence[str], folder: Path) -> Config:
     folder.parent.mkdir(parents=True, exist_ok=True)
     make_whole(folder, fill)
     return config
+
+
+def _copy_library(source: Path, target: Path) -> None:
+    """Copies a failure library; the resumed sampler removes what came after the checkpoint.
+
+    Raises:
+        ConfigError: it is damaged, or lies where nobody may write, which SQLite must to read it.
+    """
+    try:
+        with (
+            closing(sqlite3.connect(f"{source.resolve().as_uri()}?mode=ro", uri=True)) as library,
+            closing(sqlite3.connect(target)) as copy,
+        ):
+            library.backup(copy)
+    except sqlite3.Error as error:
+        raise ConfigError(f"{source} cannot be read ({error}): fork a copy of the run, or set aiw=off") from error
 
 
 def _reference(run: Path, before: Config, config: Config) -> Path | None:

@@ -190,7 +190,9 @@ def out_folder(text: str) -> Path:
     """Parses the path of an output folder."""
     if not text:
         raise argparse.ArgumentTypeError("the name of a folder is empty")
-    return _path(text)
+    if (path := _path(text)).is_file():
+        raise argparse.ArgumentTypeError(f"{shown(text)} is a file: name a folder")
+    return path
 
 
 def out_file(text: str) -> Path:

@@ -31,6 +31,8 @@ def load_object(name: str) -> Any:
         ConfigError: it cannot be imported.
     """
     module, _, attribute = name.partition(":")
+    if module.startswith((".", "/")) or module.endswith(".py"):
+        raise ConfigError(f"cannot load {name!r}: write the module's name, such as my_file:Name for my_file.py")
     try:
         with searched_first():
             return getattr(importlib.import_module(module), attribute)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 
 class ConfigError(ValueError):
@@ -25,6 +27,33 @@ def shown(value: object) -> str:
     """
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:99]}…"
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a mapping that has a key twice: the first value would be lost."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            if key in seen and key != "<<":
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {shown(key)} stands twice", key_node.start_mark
+                )
+            seen.add(key if key is not None else id(key_node))
+        return super().construct_mapping(node, deep)
+
+
+def parse_yaml(text: str) -> Any:
+    """The value of a YAML text, without any Python objects.
+
+    Raises:
+        yaml.YAMLError: it has none, or a mapping has a key twice.
+
+    >>> parse_yaml("optim: {lr: 1}")
+    {'optim': {'lr': 1}}
+    """
+    return yaml.load(text, Loader=_Loader)
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:

@@ -74,7 +74,7 @@ def arm(**changes):
         ({"seeds": ["one"]}, "seeds.0 must be of type int, not 'one'"),
         ({"seeds": [0, 0]}, "has a seed twice"),
         ({"arms": {}}, "it has no arms"),
-        ({"arms": {"H 2": {}, "h_2": {}}}, "two arms have the same folder"),
+        ({"arms": {"H 2": {}, "h_2": {}}}, "the arms 'H 2' and 'h_2' have the same folder"),
         ({"config": "configs/toi.yaml"}, "cannot read the configuration configs/toi.yaml"),
         ({"evaluations": [{"temperature": 0.5, "in_training": True}]}, "at temperature 0"),
         ({"evaluations": []}, "evaluations is empty"),

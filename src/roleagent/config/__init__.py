@@ -52,7 +52,7 @@ from roleagent.config.settings import (
 from roleagent.config.words import WORDS
 from roleagent.env_card import EnvCard, card_of
 from roleagent.imports import load_object, searched_first
-from roleagent.options import ConfigError, UnknownOption, shown, user_path
+from roleagent.options import ConfigError, UnknownOption, parse_yaml, shown, user_path
 from roleagent.validation import Integer, PathText, Switch, Text, validated
 
 METHODS = {
@@ -323,7 +323,7 @@ def _parsed(text: str) -> Any:
         ValueError: it has none, or too much: an alias in YAML stands for all of what it names, perhaps itself.
     """
     try:
-        tree = yaml.safe_load(text)
+        tree = parse_yaml(text)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
     except RecursionError:

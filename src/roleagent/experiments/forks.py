@@ -50,6 +50,8 @@ def plan_of(
     rollout = read_config(run).rollout
     evaluation = {"temperature": rollout.eval_temperature, "in_training": True}
     given, own = {change: {"options": [change]} for change in changes}, read_mapping(arms, "the arms") if arms else {}
+    if [*own] == ["arms"] and isinstance(own["arms"], dict) and "options" not in own["arms"]:
+        own = own["arms"]  # the file of an experiment
     if twice := [name for name in given if name in own]:
         raise ConfigError(f"the arm {twice[0]!r} is on the command line and in {arms}: give one of them another name")
     tree = {
@@ -58,7 +60,10 @@ def plan_of(
         "fork": {"run": str(run), "at": [*at], "length": length, "repeats": repeats},
         "evaluations": [evaluation],
     }
-    return Plan.of(tree)
+    try:
+        return Plan.of(tree)
+    except ConfigError as error:
+        raise ConfigError(f"{arms}: {error}" if arms else str(error)) from error
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -68,6 +73,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         plan = plan_of(run, options.at, options.changes, options.arms, options.length, options.repeats)
         out = options.out or run.resolve().with_name(f"{run.resolve().name}-forks")
+        if out.resolve() == run.resolve():
+            raise ConfigError(f"--out={out} is the folder of the run: name another one")
         experiment = Experiment(plan, out, plan.jobs(), options.jobs)
     except (ConfigError, OSError) as error:
         return complain(name, error)

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +20,7 @@ from roleagent.config.settings import KNOWN_KEYS, Count, Positive, ShareAbove0, 
 from roleagent.experiments.runs import KEPT, Run, result_of
 from roleagent.learners.run.folder import is_free, read_config
 from roleagent.learners.run.forks import checkpoint_after, fork, forked
-from roleagent.options import ConfigError, user_path
+from roleagent.options import ConfigError, parse_yaml, user_path
 from roleagent.random_streams import random_stream
 from roleagent.timer import PARTS
 from roleagent.validation import Integer, Switch, Text, validated
@@ -35,6 +36,8 @@ UNCHANGED = "unchanged"
 
 SUCCESS = "success"
 """The measure that every environment has."""
+
+_ENDS = ("train.iterations", "train.until", "train.tokens", "train.stop_after")  # options of where a run ends
 
 SHIPPED = Path(__file__).parents[1] / "configs" / "experiments"
 
@@ -280,8 +283,9 @@ class Plan:
         Raises:
             ConfigError: one line that names the mistake.
         """
-        if len({folder_name(arm) for arm in self.reported}) < len(self.reported):
-            raise ConfigError(f"two arms have the same folder: {', '.join(self.reported)}")
+        for name, other in combinations(self.reported, 2):
+            if folder_name(name) == folder_name(other):
+                raise ConfigError(f"the arms {name!r} and {other!r} have the same folder: give one another name")
         if not self.evaluations:
             raise ConfigError("evaluations is empty: name at least one, e.g. {temperature: 1.0}")
         if len({one.temperature for one in self.evaluations}) < len(self.evaluations):
@@ -319,7 +323,9 @@ class Plan:
 
     def _check_over(self, name: str) -> None:
         for other in self.arms[name].over:
-            if other not in self.reported or other == name:
+            if other == name:
+                raise ConfigError(f"the arm {name!r} is compared with itself: name another arm in over")
+            if other not in self.reported:
                 hint = nearest(other, self.reported)
                 raise ConfigError(f"the arm {name!r} is compared with {other!r}, which is no other arm{hint}")
 
@@ -353,13 +359,17 @@ class Plan:
                 raise ConfigError(f"the arm {name!r} has no seeds: give seeds to the plan, or fork.run")
             if arm.own_start or arm.seeds:
                 raise ConfigError(f"the arm {name!r} begins at a checkpoint: remove own_start and seeds")
+            if name == UNCHANGED and (arm.options or arm.over):
+                raise ConfigError(f"the arm {UNCHANGED!r} is the run itself: give an arm with options another name")
             if name != UNCHANGED and not arm.options:
                 raise ConfigError(f"the arm {name!r} changes nothing: {UNCHANGED!r} is there already")
             for key in (option.partition("=")[0] for option in arm.options):
                 if is_free(key):
+                    instead = {"run_dir": "--out names the folder of forks"}
+                    instead |= dict.fromkeys(_ENDS, "the iterations of forks are their length (--length, fork.length)")
                     raise ConfigError(
-                        f"the arm {name!r}: {key} does not change how a policy learns; the iterations of forks are "
-                        "their length (--length, fork.length), and their folders those of --out"
+                        f"the arm {name!r}: {key} does not change how a policy learns; "
+                        f"{instead.get(key, 'all forks have that of the run')}"
                     )
             try:
                 found = forked(config, arm.options)
@@ -460,6 +470,19 @@ class Plan:
             raise ConfigError(f"its warm start ({job.start}) is not finished")
         return start.control(folder_name(job.arm), *self._arm_options(job))
 
+    def check_folders(self, jobs: Sequence[Job], out: Path) -> None:
+        """Refuses folders that hold other runs, before any begins.
+
+        Raises:
+            ConfigError: one line that names the folder.
+        """
+        for job in jobs:
+            start, [folder] = self._start_folder(job, out), self.folders([job], out)[job.arm].values()
+            if not (self.fork and self.fork.run):
+                self.start(job, out).begun()
+            if (folder / "config.yaml").exists() and (start / "config.yaml").exists():
+                self.run(job, out).begun()
+
     def options_of(self, job: Job) -> list[str]:
         """All options of a run, ``key=value``; the last one of a key counts."""
         return [*self._start_options(job), *self._arm_options(job)]
@@ -501,7 +524,8 @@ class Plan:
         for job in jobs:
             start = out / f"seed{job.seed}" / "fork" if self.fork else self._start_folder(job, out)
             often = f"-repeat{job.branch.repeat}" if job.branch and job.branch.repeat else ""
-            place = f"{job.branch.at}{often}-" if job.branch else "-"
+            length = f"+{self.fork.length}" if self.fork and self.fork.length else ""
+            place = f"{job.branch.at}{length}{often}-" if job.branch else "-"
             found.setdefault(job.arm, {})[job.key] = start.with_name(f"{start.name}{place}{folder_name(job.arm)}")
         return found
 
@@ -558,7 +582,7 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
         ConfigError: ``what`` cannot be read, or is something else.
     """
     try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+        given = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"cannot read {what} {path}: {' '.join(str(error).split())}") from error
     if not isinstance(given, dict):

@@ -25,7 +25,7 @@ import yaml
 
 from roleagent.config import Config, ConfigError, load, to_dict
 from roleagent.files import make_whole, write_whole
-from roleagent.learners.run.folder import AFTER_WARM_START, read_config
+from roleagent.learners.run.folder import AFTER_WARM_START, is_same, read_config
 
 KEPT = ("train.keep_checkpoints=1", "train.keep_warmstart=on")  # the controls begin where the warm start ended
 _LOADED = (  # most of what an evaluation of a run imports
@@ -58,6 +58,18 @@ class Run:
         self._options = (*KEPT, *overrides, f"run_dir={folder}")
         self.config: Config = load(file, self._options)
 
+    def begun(self) -> bool:
+        """Whether the folder holds this run, begun or finished.
+
+        Raises:
+            ConfigError: it holds a run with other options.
+        """
+        if not (self.folder / "config.yaml").exists():
+            return False
+        if not is_same(read_config(self.folder), self.config):
+            raise ConfigError(f"{self.folder} was trained with other options: name another folder with --out")
+        return True
+
     def finish(self, processes: int = 1) -> dict[str, Any]:
         """Trains what is left and returns the run's result with ``minutes`` and ``peak_mb``.
 
@@ -67,9 +79,7 @@ class Run:
         Raises:
             ConfigError: the folder holds a run with other options, or training failed.
         """
-        begun = (self.folder / "config.yaml").exists()
-        if begun and to_dict(read_config(self.folder)) != to_dict(self.config):
-            raise ConfigError(f"{self.folder} was trained with other options: name another folder with --out")
+        begun = self.begun()
         if result_of(self.folder) is None:
             flags = ["--resume"] if begun else []
             how = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -98,6 +99,8 @@ def test_the_command_trains_the_arms_and_reports_their_difference(finished, tmp_
         (["--at", "1", "optim.lr=0", "--length", "50"], "forks of 50 iterations at 1 end after 51, and the run has 3"),
         (["--at", "1", "train.until=2"], "the arm 'train.until=2': train.until does not change how a policy learns"),
         (["--at", "1", "run_dir=x"], "the arm 'run_dir=x': run_dir does not change how a policy learns"),
+        (["--at", "1", "train.keep_checkpoints=3"], "all forks have that of the run"),
+        (["--at", "1", "optim.weight_decay=0.5"], "without optim.weight_decay*"),
     ],
 )
 def test_a_mistake_in_the_command_is_one_line(finished, capsys, words, seen):
@@ -106,11 +109,35 @@ def test_a_mistake_in_the_command_is_one_line(finished, capsys, words, seen):
     assert seen in line
 
 
-def test_an_arm_has_one_meaning(finished, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "text, seen",
+    [
+        ("aiw=off: {options: [wia=off]}", "the arm 'aiw=off' is on the command line and in"),
+        ("unchanged: {options: [optim.lr=0]}", "the arm 'unchanged' is the run itself"),
+        ("arms: {a: {options: [wia=off]}, b: {options: [wia=off], over: [b]}}", "the arm 'b' is compared with itself"),
+        ("a: {options: [wia=off]}\na: {options: [optim.lr=0]}", "the key 'a' stands twice"),
+    ],
+)
+def test_an_arm_has_one_meaning(finished, tmp_path, capsys, text, seen):
     arms = tmp_path / "arms.yaml"
-    arms.write_text("aiw=off: {options: [wia=off]}\n")
+    arms.write_text(text)
     assert roleagent(["fork", str(finished[0]), "--at", "1", "aiw=off", "--arms", str(arms)]) == 2
-    assert "the arm 'aiw=off' is on the command line and in" in capsys.readouterr().err
+    [line] = capsys.readouterr().err.splitlines()
+    assert seen in line and str(arms) in line
+
+
+def test_folders_of_other_forks_are_refused_before_anything_is_trained(finished, tmp_path, capsys):
+    out = tmp_path / "forks"
+    fork(finished[0], 1, ["optim.lr=1e-3"], out / "seed2" / "fork1-aiw_off")
+    assert roleagent(["fork", str(finished[0]), "--at", "1", "aiw=off", "--out", str(out)]) == 2
+    assert "fork1-aiw_off holds another run: name another folder" in capsys.readouterr().err.splitlines()[-1]
+    assert [path.name for path in (out / "seed2").iterdir()] == ["fork1-aiw_off"] and not (out / "report.md").exists()
+    longer, shorter = (plan_of(finished[0], [1], ["aiw=off"], None, length) for length in (0, 1))
+    assert not {*folders(longer, out)} & {*folders(shorter, out)}
+
+
+def folders(plan, out):
+    return [path for by_branch in plan.folders(plan.jobs(), out).values() for path in by_branch.values()]
 
 
 @pytest.mark.parametrize("name", ["training", "evaluation"])
@@ -204,9 +231,11 @@ def test_a_mistake_is_one_line_and_leaves_no_folder(finished, tmp_path, at, opti
     assert not (tmp_path / "fork").exists()
 
 
-def test_another_fork_in_the_folder_and_a_damaged_checkpoint_are_refused(finished, tmp_path):
+def test_another_fork_in_the_folder_and_a_damaged_run_are_refused(finished, tmp_path, monkeypatch):
     fork(finished[0], 1, [], tmp_path / "fork")
     fork(finished[0], 1, [], tmp_path / "fork")
+    monkeypatch.chdir(tmp_path)
+    fork(finished[0], 1, [], Path("fork"))
     with pytest.raises(ConfigError, match="holds another run"):
         fork(finished[0], 2, [], tmp_path / "fork")
     whole = shutil.copytree(finished[0], tmp_path / "whole")
@@ -217,6 +246,13 @@ def test_another_fork_in_the_folder_and_a_damaged_checkpoint_are_refused(finishe
     (checkpoint / "state.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"state\.json is damaged"):
         fork(whole, 1, [], tmp_path / "other")
+    (whole / "failures.db").write_text("no database, but long enough for SQLite to look at it as one")
+    with pytest.raises(ConfigError, match=r"failures\.db cannot be read"):
+        fork(whole, 2, [], tmp_path / "other")
+    (whole / "metrics.jsonl").unlink()
+    with pytest.raises(ConfigError, match=r"has no metrics\.jsonl"):
+        fork(whole, 2, [], tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_run_that_forgets_its_suite_ends_with_a_status_of_its_own(finished, tmp_path, capsys):
