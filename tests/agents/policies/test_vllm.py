@@ -939,7 +939,7 @@ def test_a_run_with_vllm_goes_on_with_a_server(tmp_path):
     assert all(row["mismatch_max"] > 0 and row["grad_norm"] > 0 and row["sync_seconds"] > 0 for row in rows)
     assert json.loads((folder / "after.json").read_text())["policy_version"] == 3
     records = tmp_path / "records.jsonl"
-    status, _, err = run("evaluate", "--agent", folder, "--tasks", 3, "--out", records, "--set", "rollout.backend=vllm")
+    status, _, err = run("evaluate", "--agent", folder, "--out", records, "--set", "rollout.backend=vllm")
     assert status == 0, err
     header, *played = map(json.loads, records.read_text().splitlines())
-    assert header["sampler"] == "vllm" and len(played) == 3
+    assert header["sampler"] == "vllm" and len(played) == header["tasks"] > 1
