@@ -441,8 +441,9 @@ def test_an_experiment_from_its_plan_to_its_report(written, tmp_path, capfd):
     assert "nothing is left to do" in capfd.readouterr().out and (out / "report.md").read_text() == page
     assert main([str(written(arms=arms, seeds=[0], measure="socre")), "--out", str(out), "--report"]) == 2
     assert "no episode has a measure 'socre'; there are success" in capfd.readouterr().err
-    assert main([str(written(arms=arms, seeds=[0])), *words[1:], "--set", "train.iterations=1"]) == 1
+    assert main([str(written(arms=arms, seeds=[0])), *words[1:], "--set", "train.iterations=1"]) == 2
     assert "was trained with other options: name another folder with --out" in capfd.readouterr().err
+    assert (out / "report.md").read_text() == page
 
 
 PUBLISHED = {
