@@ -129,6 +129,11 @@ class Evaluation:
         if options.checkpoint and target.run is None:
             raise ConfigError("--checkpoint names one of a run: give the run with --agent or --run")
         config = configuration(options, target)
+        if config.rollout.backend != "local" and (target.url or not target.prompts):
+            raise ConfigError(
+                f"rollout.backend={config.rollout.backend} samples for a local policy: remove it from --set"
+            )
+        check_rollout_backend(config)
         env_split = EnvSplit.held_out(config)
         cuts = options.cut_failures or options.keep_failures or options.keep_signals
         if cuts and (target.url or target.plays != STANDARD):
@@ -138,11 +143,6 @@ class Evaluation:
         if options.cut_failures:
             whole = env_split.task_split
             env_split = env_split.only([whole.require(one.task_id) for one in read_failures(options.cut_failures)])
-        if config.rollout.backend != "local" and (target.url or not target.prompts):
-            raise ConfigError(
-                f"rollout.backend={config.rollout.backend} samples for a local policy: remove it from --set"
-            )
-        check_rollout_backend(config)
         model, checkpoint = open_model(options, target, config)
         notes: list[str] = []
         sampler = None

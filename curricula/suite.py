@@ -94,9 +94,12 @@ class Suite:
                 raise ValueError("it has no tasks")
             return cls(str(tree["env_id"]), str(tree["split"]), tasks)
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            reason = f"it has no {shown(error.args[0])}" if isinstance(error, KeyError) else error
-            reason = "its form is another" if isinstance(error, TypeError) else reason
-            reason = "there is no such file" if isinstance(error, FileNotFoundError) else reason
+            if isinstance(error, FileNotFoundError):
+                reason = "there is no such file"
+            elif isinstance(error, KeyError):
+                reason = f"it has no {shown(error.args[0])}"
+            else:
+                reason = "its form is another" if isinstance(error, TypeError) else str(error)
             raise ConfigError(
                 f"{path} is no frozen suite ({reason}): `roleagent failures freeze RUN` writes one"
             ) from error

@@ -33,14 +33,13 @@ class _Loader(yaml.SafeLoader):
     """Refuses a mapping that has a key twice: the first value would be lost."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
-        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-            if key in seen and key != "<<":
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {shown(key)} stands twice", key_node.start_mark
-                )
-            seen.add(key if key is not None else id(key_node))
+        keys = [key for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+        seen: set[str] = set()
+        for key in (key for key in keys if isinstance(key, yaml.ScalarNode) and key.value != "<<"):
+            if key.value in seen:
+                problem = f"the key {shown(key.value)} stands twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 

@@ -63,7 +63,9 @@ def plan_of(
     try:
         return Plan.of(tree)
     except ConfigError as error:
-        raise ConfigError(f"{arms}: {error}" if arms else str(error)) from error
+        if arms is None:
+            raise
+        raise ConfigError(f"{arms}: {error}") from error
 
 
 def main(arguments: Sequence[str]) -> int:

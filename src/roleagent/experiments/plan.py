@@ -37,7 +37,13 @@ UNCHANGED = "unchanged"
 SUCCESS = "success"
 """The measure that every environment has."""
 
-_ENDS = ("train.iterations", "train.until", "train.tokens", "train.stop_after")  # options of where a run ends
+_INSTEAD = {  # of options that an arm of forks cannot have
+    "run_dir": "--out names the folder of forks",
+    **dict.fromkeys(
+        ("train.iterations", "train.until", "train.tokens", "train.stop_after"),
+        "the iterations of forks are their length (--length, fork.length)",
+    ),
+}
 
 SHIPPED = Path(__file__).parents[1] / "configs" / "experiments"
 
@@ -365,11 +371,9 @@ class Plan:
                 raise ConfigError(f"the arm {name!r} changes nothing: {UNCHANGED!r} is there already")
             for key in (option.partition("=")[0] for option in arm.options):
                 if is_free(key):
-                    instead = {"run_dir": "--out names the folder of forks"}
-                    instead |= dict.fromkeys(_ENDS, "the iterations of forks are their length (--length, fork.length)")
                     raise ConfigError(
                         f"the arm {name!r}: {key} does not change how a policy learns; "
-                        f"{instead.get(key, 'all forks have that of the run')}"
+                        f"{_INSTEAD.get(key, 'all forks have that of the run')}"
                     )
             try:
                 found = forked(config, arm.options)
@@ -469,19 +473,6 @@ class Plan:
         if start.start() is None:
             raise ConfigError(f"its warm start ({job.start}) is not finished")
         return start.control(folder_name(job.arm), *self._arm_options(job))
-
-    def check_folders(self, jobs: Sequence[Job], out: Path) -> None:
-        """Refuses folders that hold other runs, before any begins.
-
-        Raises:
-            ConfigError: one line that names the folder.
-        """
-        for job in jobs:
-            start, [folder] = self._start_folder(job, out), self.folders([job], out)[job.arm].values()
-            if not (self.fork and self.fork.run):
-                self.start(job, out).begun()
-            if (folder / "config.yaml").exists() and (start / "config.yaml").exists():
-                self.run(job, out).begun()
 
     def options_of(self, job: Job) -> list[str]:
         """All options of a run, ``key=value``; the last one of a key counts."""

@@ -59,6 +59,18 @@ class Experiment:
         self._stopped = False
         self._iterations: dict[Path, int] = {}  # of the configurations of begun runs
 
+    def check_folders(self) -> None:
+        """Refuses folders that hold other runs, before any begins.
+
+        Raises:
+            ConfigError: one line that names the folder.
+        """
+        begun = {name: self.plan.start(job, self.out).begun() for name, job in self.starts.items()}
+        for job in self.jobs:
+            folder = self.plan.folders([job], self.out)[job.arm][job.key]
+            if (folder / "config.yaml").exists() and begun.get(job.start, True):
+                self.plan.run(job, self.out).begun()
+
     def run(self) -> list[str]:
         """Trains and evaluates the remaining runs, warm starts first; returns one line per error."""
         from rich.console import Console
@@ -303,7 +315,7 @@ def carry_out(
         require(name, "experiments", ["matplotlib", "scipy", *(() if only else TRAIN)])
         if not only:
             plan.check_data()
-            plan.check_folders(experiment.jobs, out)
+            experiment.check_folders()
             os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that train and evaluate
             before = signal.signal(signal.SIGTERM, interrupt_all)
             try:
