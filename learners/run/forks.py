@@ -24,6 +24,7 @@ from roleagent.config.effects import without_effect
 from roleagent.curricula.suite import EVALUATIONS
 from roleagent.files import CHECKSUMS, damage, make_whole, replace_checked, write_checksums
 from roleagent.learners.method import method_of
+from roleagent.learners.run.conflicts import check_learning
 from roleagent.learners.run.folder import (
     AFTER_WARM_START,
     FIXED_IN_FORKS,
@@ -65,7 +66,7 @@ def forked(config: Config, options: Sequence[str]) -> Config:
             f"{', '.join(refused)} cannot change in a fork, for the checkpoint or the comparison depends on it; what "
             f"can: {', '.join(FORKED)}, without {', '.join(f'{name}*' for name in FIXED_IN_FORKS)}"
         )
-    method_of(found).check()
+    check_learning(found)
     if after.critic and not before.critic:
         raise ConfigError(f"method={found.method} needs a critic, and a checkpoint of method={config.method} has none")
     chose = "aiw=off" if not config.aiw else f"curriculum.analyst={config.curriculum.analyst}"
@@ -150,7 +151,7 @@ def fork(run: Path, at: int, options: Sequence[str], folder: Path) -> Config:
     checkpoint = checkpoint_after(run, at)
     if not (run / "metrics.jsonl").is_file():
         raise ConfigError(f"{run} has no metrics.jsonl: a fork has the log of its run, so put it back")
-    start = _reference(run, before, config) if at else None
+    start = reference_of(run, before, config) if at else None
     if config.train.last <= at:
         raise ConfigError(
             f"{run} ends at iteration {config.train.last}: nothing is left after {at}; choose an earlier checkpoint, "
@@ -198,18 +199,23 @@ def _copy_library(source: Path, target: Path) -> None:
         raise ConfigError(f"{source} cannot be read ({error}): fork a copy of the run, or set aiw=off") from error
 
 
-def _reference(run: Path, before: Config, config: Config) -> Path | None:
+def first_with_reference(before: Config, after: Config) -> bool:
+    """Whether a fork, unlike its run, compares with the policy after the warm start (``loss.kl``)."""
+    return method_of(after).needs_reference() and not method_of(before).needs_reference()
+
+
+def reference_of(run: Path, before: Config, after: Config) -> Path | None:
     """The policy after the warm start, if the fork is the first that needs it.
 
     Raises:
         ConfigError: the run has not kept it.
     """
-    if not method_of(config).needs_reference() or method_of(before).needs_reference():
+    if not first_with_reference(before, after):
         return None
-    path = run / "checkpoints" / _name(0) / ("adapter" if config.lora.rank else "policy")
+    path = run / "checkpoints" / _name(0) / ("adapter" if after.lora.rank else "policy")
     if not path.is_dir():
         raise ConfigError(
-            f"loss.kl={config.loss.kl:g} compares with the policy after the warm start, which {run} has not kept "
+            f"loss.kl={after.loss.kl:g} compares with the policy after the warm start, which {run} has not kept "
             "(train.keep_warmstart=on): set loss.kl=0"
         )
     return path
@@ -261,4 +267,4 @@ def _link(source: str | Path, target: str | Path) -> None:
         shutil.copy2(source, target)
 
 
-__all__ = ["checkpoint_after", "fork", "forked"]
+__all__ = ["checkpoint_after", "first_with_reference", "fork", "forked", "reference_of"]

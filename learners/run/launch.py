@@ -19,8 +19,6 @@ from roleagent.agents.builders import (
 from roleagent.agents.chat.types import EndpointError
 from roleagent.agents.policies.hf import PolicyError, check_path
 from roleagent.agents.policies.scratch_model import check_size
-from roleagent.agents.prompt_templates import read_templates
-from roleagent.agents.rendering import style_of
 from roleagent.callbacks import Callback
 from roleagent.config import Config, ConfigError, check_lengths
 from roleagent.config.settings import EnvMemberConfig
@@ -32,8 +30,9 @@ from roleagent.learners.distillation import check_teacher
 from roleagent.learners.engine.engine import check_deepspeed
 from roleagent.learners.engine.lora import check_rank
 from roleagent.learners.lessons import check_lessons
-from roleagent.learners.method import loss_of, method_of
+from roleagent.learners.method import method_of
 from roleagent.learners.run.checkpoints import CheckpointError
+from roleagent.learners.run.conflicts import check_learning
 from roleagent.learners.run.display import Display
 from roleagent.learners.run.evaluation import Regression
 from roleagent.learners.run.nan_dump import Collapse, dump_nan_batch
@@ -41,7 +40,6 @@ from roleagent.learners.run.ranks import Ranks
 from roleagent.learners.run.run import Run
 from roleagent.learners.run.trackers import check_trackers
 from roleagent.learners.sft.demonstrations import sized
-from roleagent.similarity import similarity_of
 from roleagent.slow_notice import waiting
 from roleagent.tasks.split import few_tasks, split_text
 
@@ -193,11 +191,6 @@ def check_run(split: EnvSplit, resume: bool) -> None:
     check_lessons(split)
     method = method_of(config)
     method.check_tasks(split)
-    if config.loss.kl and method.reinforces and not method.needs_reference():
-        raise ConfigError(
-            f"loss.kl={config.loss.kl:g} compares with the policy after the warm start, which method={config.method} "
-            "does not keep (needs_reference): set loss.kl=0"
-        )
     check_suite(split)
     check_deepspeed(config)
     check_trackers(config)
@@ -258,77 +251,3 @@ def check_suite(split: EnvSplit) -> None:
             raise ConfigError(
                 f"train.suite={options.suite} is of other data: the training split has no task {task.task_id!r}"
             )
-
-
-def check_learning(config: Config) -> None:
-    """Refuses contradictory options of method and loss.
-
-    Raises:
-        ConfigError, ValueError: one line that explains what to change.
-    """
-    style_of(config.prompt.style)
-    read_templates(config.prompt.templates)
-    similarity_of(config.estimator.similarity)
-    method = method_of(config)
-    method.check()
-    loss_of(method)
-    if method.reads_world and not style_of(config.prompt.style).grows:
-        raise ConfigError(
-            f"method={config.method} trains on what stands between two replies of a prompt, and prompt.style="
-            f"{config.prompt.style} writes a new prompt for each: set prompt.style=transcript"
-        )
-    _check_predictions(config)
-    if config.rollout.turns and config.agent.command:
-        raise ConfigError("rollout.turns is for the built-in loop: limit an agent program with agent.replies")
-    if config.rollout.ahead:
-        _check_ahead(config)
-
-
-def _check_ahead(config: Config) -> None:
-    """Refuses ``rollout.ahead`` where nothing samples beside the learner, or nothing corrects for older weights."""
-    rollout, loss = config.rollout, config.loss
-    vllm = config.vllm
-    if rollout.backend == "local" or (rollout.backend == "vllm" and not (vllm.url or vllm.engines)):
-        raise ConfigError(
-            "rollout.ahead=1 samples during the update, so it needs another process: set vllm.engines or vllm.url"
-        )
-    if rollout.backend == "vllm" and vllm.engines and vllm.sleep:
-        raise ConfigError("rollout.ahead=1 samples during the update, when vllm.engines sleep: set vllm.sleep=off")
-    if rollout.dynamic_sampling_rounds:
-        raise ConfigError(
-            "rollout.dynamic_sampling_rounds plays further groups before the update, and rollout.ahead=1 those of the "
-            "next iteration: set one of them to 0"
-        )
-    if loss.old_logprobs != "sampler" and not loss.importance_cap:
-        raise ConfigError(
-            "rollout.ahead=1 learns from older weights, and nothing corrects for them: set loss.importance_cap, e.g. "
-            "to 2, or loss.old_logprobs=sampler"
-        )
-
-
-def _check_predictions(config: Config) -> None:
-    """Refuses a rule of ``loss.prediction_credit`` that cannot work with the run's prompts."""
-    rule, form = config.loss.prediction_credit, config.prompt.predictions
-    if not config.wia or not method_of(config).reinforces:
-        return
-    if config.rollout.predicted_turns == "compared":
-        refused = {
-            f"prompt.predictions={form}": form != "detached",
-            f"loss.prediction_credit={rule}": rule in ("advantage", "own"),
-            "rollout.ahead=1": bool(config.rollout.ahead),
-        }
-        if option := next((option for option, holds in refused.items() if holds), ""):
-            raise ConfigError(
-                f"rollout.predicted_turns=compared samples few predictions, behind the episodes; {option} needs all "
-                "of them: set rollout.predicted_turns=all"
-            )
-    if form == "inline" and rule != "advantage":
-        raise ConfigError(
-            f"loss.prediction_credit={rule} needs predictions apart from the action, and prompt.predictions=inline has "
-            "both in one reply: set loss.prediction_credit=advantage, or another prompt.predictions"
-        )
-    if rule == "imitate" and form == "followup" and style_of(config.prompt.style).grows:
-        raise ConfigError(
-            "loss.prediction_credit=imitate trains on the true next state, and prompt.predictions=followup keeps the "
-            "sampled prediction in the transcript: set prompt.predictions=detached, or another loss.prediction_credit"
-        )

@@ -9,7 +9,7 @@ from roleagent.agents.prompt_templates import read_templates
 from roleagent.agents.rendering import Transcript, Window, renderer_of
 from roleagent.config import ConfigError, load
 from roleagent.env_card import Instructions
-from roleagent.learners.run.launch import check_learning
+from roleagent.learners.run.conflicts import check_learning
 
 FILE = """
 instructions: "RULES {rules} FORM {form}"

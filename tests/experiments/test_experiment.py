@@ -92,6 +92,15 @@ def arm(**changes):
         ({"fork": {"at": [1], "lenght": 3}}, "unknown key 'fork.lenght'"),
         ({"fork": {"at": [1]}, "arms": {"small": {"options": ["policy.layers=3"]}}}, "policy.layers cannot change"),
         ({"fork": {"at": [1]}, "arms": {"small": {}}}, "the arm 'small' changes nothing"),
+        (
+            {
+                "fork": {"at": [1]},
+                "options": [*PLAN["options"], "loss.kl=0"],
+                "arms": {"near": {"options": ["loss.kl=0.1"]}},
+            },
+            "the forked run does not keep: add train.keep_warmstart=on",
+        ),
+        ({"arms": {"ahead": {"options": ["rollout.ahead=1"]}}}, "the arm 'ahead': rollout.ahead=1 samples during"),
     ],
 )
 def test_a_mistake_in_a_plan_is_one_line(written, changes, seen):

@@ -12,7 +12,7 @@ from programs import ROOT, metrics, run
 
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.config import ConfigError, load
-from roleagent.learners.run.launch import check_learning
+from roleagent.learners.run.conflicts import check_learning
 
 BESIDE = "rollout.backend=test_ahead:Beside"
 

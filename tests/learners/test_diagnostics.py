@@ -16,7 +16,7 @@ from roleagent.config import ConfigError
 from roleagent.config import load as configuration
 from roleagent.learners.dealing import deal_again
 from roleagent.learners.information import information, task_information
-from roleagent.learners.run.launch import check_learning
+from roleagent.learners.run.conflicts import check_learning
 from roleagent.learners.run.ranks import Ranks
 from roleagent.random_streams import random_stream
 from roleagent.timer import Timer

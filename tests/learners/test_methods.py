@@ -15,8 +15,8 @@ from roleagent.config import load as load_config
 from roleagent.learners.advantages import Advantages
 from roleagent.learners.loss import checked_loss
 from roleagent.learners.method import method_of
+from roleagent.learners.run.conflicts import check_learning
 from roleagent.learners.run.folder import read_config
-from roleagent.learners.run.launch import check_learning
 from roleagent.learners.sft.imitation import CHUNK
 from roleagent.reports.data.load_run import load_run
 from roleagent.types import Completion, Group, Task, Trajectory, Turn

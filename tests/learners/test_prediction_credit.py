@@ -18,7 +18,7 @@ from roleagent.learners.critic import Critic, critic_advantages
 from roleagent.learners.engine.engine import Engine, Learner
 from roleagent.learners.loss import PREDICTION_WEIGHT
 from roleagent.learners.method import method_of
-from roleagent.learners.run.launch import check_learning
+from roleagent.learners.run.conflicts import check_learning
 from roleagent.learners.update import prepared, update
 from roleagent.types import (
     ACTION,

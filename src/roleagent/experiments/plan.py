@@ -18,8 +18,9 @@ from roleagent.commands import nearest
 from roleagent.config import Config, load
 from roleagent.config.settings import KNOWN_KEYS, Count, Positive, ShareAbove0, Size, Temperature
 from roleagent.experiments.runs import KEPT, Run, result_of
+from roleagent.learners.run.conflicts import check_learning
 from roleagent.learners.run.folder import is_free, read_config
-from roleagent.learners.run.forks import checkpoint_after, fork, forked
+from roleagent.learners.run.forks import checkpoint_after, first_with_reference, fork, forked, reference_of
 from roleagent.options import ConfigError, parse_yaml, user_path
 from roleagent.random_streams import random_stream
 from roleagent.timer import PARTS
@@ -314,6 +315,7 @@ class Plan:
                     raise ConfigError(f"the experiment itself sets {option.partition('=')[0]}: remove {option!r}")
             try:
                 config = load(self.config, [*options, f"seed={seeds[0]}"])
+                check_learning(config)
             except ConfigError as error:
                 raise ConfigError(f"the arm {name!r}: {error}") from error
             self._check_evaluations(config)
@@ -377,6 +379,13 @@ class Plan:
                     )
             try:
                 found = forked(config, arm.options)
+                if any(forks.at) and forks.run:
+                    reference_of(user_path(forks.run), config, found)
+                elif any(forks.at) and first_with_reference(config, found) and not config.train.keep_warmstart:
+                    raise ConfigError(
+                        f"loss.kl={found.loss.kl:g} compares with the policy after the warm start, which the forked "
+                        "run does not keep: add train.keep_warmstart=on to the options of the experiment"
+                    )
             except ConfigError as error:
                 raise ConfigError(f"the arm {name!r}: {error}") from error
             if name != UNCHANGED and found == forked(config, ()):
