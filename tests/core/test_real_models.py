@@ -42,8 +42,10 @@ TINY = {
 UNEQUAL = ["estimator.rewards.overlong=-1", "estimator.rewards.task=1", "estimator.overlong_buffer=1"]
 PLAIN = ["wia=off", "aiw=off"]
 AGENT_R = {
-    "search": {"tasks": 1, "num_children": 2, "simulations": 2, "depth": 12, "expert_prefix": 0.9},
-    "revision": {"iterations": 1, "alpha": [0], "beta": 0.01},
+    "options": {
+        "search": {"tasks": 1, "num_children": 2, "simulations": 2, "depth": 12, "expert_prefix": 0.9},
+        "revision": {"iterations": 1, "alpha": [0], "beta": 0.01},
+    },
     "env": {"kwargs": {"max_steps": 12}},
 }
 GENENV = ["method=grpo", *PLAIN, *UNEQUAL, "genenv=on", "simulator.kind=model"]
