@@ -158,7 +158,7 @@ class RandomCommands:
 
 def measure_calls(trees: int, seed: int) -> SearchStats:
     """Searches tasks of the toy kitchen side by side, as published: 8 simulations, width 4."""
-    overrides = ["env.id=RoleAgent/Toy-v0", "env.train_split=train", "wia=off", "env.kwargs={max_steps: 20}"]
+    overrides = ["method=agent_r", "env.id=RoleAgent/Toy-v0", "env.train_split=train", "env.kwargs={max_steps: 20}"]
     split = EnvSplit.open(load(None, overrides), "train")
     search = Search.open(split, RandomCommands(seed))
     rngs = [np.random.default_rng((seed, number)) for number in range(trees)]
