@@ -1,10 +1,10 @@
 """Repeats computations that must always give the same result, while other processes keep the machine busy.
 
-    python benchmarks/repeats.py                             (some minutes)
+    python benchmarks/repeats.py
     python benchmarks/repeats.py --times 5000 --load 8 --threads 4
     python benchmarks/repeats.py --vllm-url http://127.0.0.1:8000 rollout.backend=vllm
 
-Some differences appear once in thousands of times. Three things are tried:
+Some differences appear once in thousands of times: raise ``--times``. Three things are tried:
 
 - ``update``: loss and gradient of an imitation batch with the same weights. Each repetition has other free memory, and
   must give the same numbers bit for bit.
@@ -136,7 +136,7 @@ def busy(processes: int) -> Iterator[None]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=1000, help="repetitions of each (default: %(default)s)")
+    parser.add_argument("--times", type=int, default=100, help="repetitions of each (default: %(default)s)")
     parser.add_argument("--load", type=int, default=os.cpu_count(), help="processes beside it (default: cores)")
     parser.add_argument("--threads", type=int, default=2, help="of PyTorch (default: %(default)s)")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="nats of a token (default: %(default)s)")
