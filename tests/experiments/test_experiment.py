@@ -100,13 +100,19 @@ def arm(**changes):
             },
             "the forked run does not keep: add train.keep_warmstart=on",
         ),
-        ({"arms": {"ahead": {"options": ["rollout.ahead=1"]}}}, "the arm 'ahead': rollout.ahead=1 samples during"),
     ],
 )
 def test_a_mistake_in_a_plan_is_one_line(written, changes, seen):
     with pytest.raises(ConfigError) as caught:
         Plan.read(written(**changes))
     assert seen in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_arm_that_contradicts_itself_ends_the_experiment_before_it_trains(written, capsys, tmp_path):
+    plan = str(written(arms={"ahead": {"options": ["rollout.ahead=1"]}}))
+    assert main([plan, "--out", str(tmp_path / "out")]) == 2
+    assert "the arm 'ahead': rollout.ahead=1 samples during" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -315,7 +315,6 @@ class Plan:
                     raise ConfigError(f"the experiment itself sets {option.partition('=')[0]}: remove {option!r}")
             try:
                 config = load(self.config, [*options, f"seed={seeds[0]}"])
-                check_learning(config)
             except ConfigError as error:
                 raise ConfigError(f"the arm {name!r}: {error}") from error
             self._check_evaluations(config)
@@ -393,6 +392,18 @@ class Plan:
         self._check_evaluations(config)
         for iteration in forks.at if forks.run else ():
             checkpoint_after(user_path(forks.run), iteration)
+
+    def check_arms(self) -> None:
+        """Refuses contradictory options before anything is trained; methods may need torch, unlike a plan.
+
+        Raises:
+            ConfigError: one line that names the arm and the mistake.
+        """
+        for name, arm in () if self.fork else self.arms.items():
+            try:
+                check_learning(load(self.config, [*self.options, *arm.options]))
+            except ConfigError as error:
+                raise ConfigError(f"the arm {name!r}: {error}") from error
 
     def check_data(self) -> None:
         """Refuses to begin without the data.
