@@ -1,6 +1,6 @@
 """Options that contradict each other.
 
-No torch is imported here: a plan is read before it is.
+No torch is imported here, unless a method needs it: a plan of forks is shown without.
 """
 
 from __future__ import annotations
