@@ -11,7 +11,8 @@ loss. Loss and gradient norm of the first update must agree, or the program fail
 TRL runs its own ``train()`` with its default settings in float32: 8 sequences per device, accumulation, recomputed
 layers. Only its generation is replaced: it returns the given tensors with TRL's padding. ``keeping`` is TRL without
 recomputation, which is faster and takes more memory. Our side has micro-batches of ``--budget`` tokens. Generation does
-not count; the reference's pass does.
+not count; the reference's pass does. ``general`` is our side on the road for models whose layers cannot share
+beginnings: each sequence is computed by itself, and padded.
 
 - ``skewed``: the main case. Our side has no padding, computes logits of replies only, computes shared prompts and first
   turns once, and recomputes only the logits of large vocabularies. Its micro-batches have a number of tokens.
@@ -134,7 +135,7 @@ def main() -> None:
         folder = Path(name)
         prepare(folder, options)
         found, against = run("ours", cases, folder), run("trl", cases, folder)
-        keeping = run("trl-keeping", cases[:1], folder)
+        general, keeping = run("general", cases[:2], folder), run("trl-keeping", cases[:1], folder)
         for case in cases:
             lengths = [len(one["ids"]) for one in pickle.loads((folder / case).read_bytes())]
             tokens, memory = compare(case, lengths, found[case], against[case])
@@ -144,6 +145,10 @@ def main() -> None:
                 result |= {"tokens_ratio_keeping": tokens, "memory_ratio_keeping": memory}
             else:
                 result[f"tokens_ratio_{case}"] = tokens
+            if case in general:
+                result[f"tokens_ratio_{case}_general"] = compare(
+                    f"{case}, general", lengths, general[case], against[case]
+                )[0]
     print("RESULT", json.dumps(result))
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -19,15 +20,19 @@ CLIP, KL, RATE = (0.2, 0.28), 1e-3, 1e-4
 
 
 def ours(
-    folder: Path, case: str, options: argparse.Namespace
+    folder: Path, case: str, options: argparse.Namespace, general: bool = False
 ) -> tuple[Callable[[], dict[str, float]], Callable[[], None]]:
-    """An update with this project's learner, and a function that closes the learner."""
+    """An update with this project's learner, and a function that closes the learner.
+
+    ``general``: on the road that every causal model can take, in which each row is computed by itself and padded.
+    """
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
     from roleagent.agents.policies.hf import HFPolicy
     from roleagent.config import Config
     from roleagent.config.settings import LossConfig, OptimConfig
-    from roleagent.learners.engine.engine import Learner
+    from roleagent.learners.engine import engine
+    from roleagent.learners.engine.logprobs import Scoring
     from roleagent.learners.update import policy_step
     from roleagent.types import Segment
 
@@ -41,7 +46,9 @@ def ours(
     )
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "model")
     policy = HFPolicy(load(), tokenizer, torch.Generator())
-    learner = Learner(policy, config, RATE, load().requires_grad_(False) if kl else None)
+    find = (lambda *_: Scoring(shares=False)) if general else engine.find_scoring
+    with patch.object(engine, "find_scoring", find):
+        learner = engine.Learner(policy, config, RATE, load().requires_grad_(False) if kl else None)
     batch = pickle.loads((folder / case).read_bytes())
     segments = [
         Segment(
@@ -166,12 +173,12 @@ def score(model: Any, batch: list[dict[str, Any]]) -> None:
 
 def side(name: str, folder: Path, cases: list[str], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Seconds per update, memory, and loss and gradient norm of the first update of one side, by case."""
-    if name != "ours":
+    if name not in ("ours", "general"):
         return {case: theirs(folder, case, name == "trl", options.updates) for case in cases}
     from roleagent.learners.run.ranks import Ranks
 
     with Ranks.join():
-        return {case: timed(*ours(folder, case, options), options.updates) for case in cases}
+        return {case: timed(*ours(folder, case, options, name == "general"), options.updates) for case in cases}
 
 
 def timed(update: Callable[[], dict[str, float]], close: Callable[[], None], updates: int) -> dict[str, Any]:
