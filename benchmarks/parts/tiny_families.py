@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -251,14 +252,33 @@ FAMILIES |= {
 """By their public names: transformers' name of the architecture, and the options that make a tiny one."""
 
 
-def build(family: str, vocabulary: int, end: int) -> PreTrainedModel:
+_WIDTHS = ("hidden_size", "head_dim", "global_head_dim", "mrope_section", "n_embd")
+
+
+def widened(options: Any, factor: int) -> Any:
+    """Options of a model whose attention heads are wider."""
+    if isinstance(options, Mapping):
+        return {
+            name: [factor * size for size in value]
+            if name in _WIDTHS and isinstance(value, list)
+            else factor * value
+            if name in _WIDTHS
+            else widened(value, factor)
+            for name, value in options.items()
+        }
+    return options
+
+
+def build(family: str, vocabulary: int, end: int, factor: int = 1) -> PreTrainedModel:
     """A model with random weights, always the same, large enough that every part of it shows in its logits.
 
     Args:
         vocabulary: tokens that it knows.
         end: the token that ends a reply.
+        factor: by which attention heads are wider; the least have 8 numbers.
     """
     kind, options = FAMILIES[family]
+    options = widened(options, factor)
     words = {"vocab_size": vocabulary, "vocab_size_per_layer_input": vocabulary, "eos_token_id": end}
     if "text_config" in options:
         config = AutoConfig.for_model(kind, **{**options, "text_config": {**options["text_config"], **words}})

@@ -206,13 +206,14 @@ class Ranks:
                 rank, size = launched[:2]
                 dist.init_process_group(backend, timeout=PATIENCE, store=meet(*launched), rank=rank, world_size=size)
             else:
-                os.environ.setdefault("LOCAL_RANK", "0")
                 store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
                 dist.init_process_group(backend, store=store, rank=0, world_size=1)
                 atexit.register(_leave)
-            deepspeed.init_distributed(
-                "nccl" if torch.cuda.is_available() else "gloo", dist_init_required=False, verbose=False
-            )
+        # Another program's group, such as that of an evaluation with vLLM in this process, is new to DeepSpeed.
+        os.environ.setdefault("LOCAL_RANK", "0")
+        deepspeed.init_distributed(
+            "nccl" if torch.cuda.is_available() else "gloo", dist_init_required=False, verbose=False
+        )
         return cls(dist.get_rank(), dist.get_world_size())
 
     def __enter__(self) -> Ranks:

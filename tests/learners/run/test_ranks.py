@@ -1,9 +1,12 @@
 """One run in two processes: the same updates, one set of files, and an end for all when one of them is refused."""
 
 import json
+import os
 import pickle
 import shutil
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -115,6 +118,21 @@ def test_a_run_goes_on_with_another_number_of_processes(config, both, tmp_path):
 class Intricate(Exception):
     def __init__(self, code, reason):
         super().__init__(f"{reason} ({code})")
+
+
+@pytest.mark.slow
+def test_a_run_begins_where_another_library_has_founded_a_group(config, tmp_path):
+    """As vLLM has in a process that evaluated with it."""
+    program = (
+        "import sys, torch.distributed as dist\n"
+        "from roleagent.programs.train import main\n"
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    inherited = {name: value for name, value in os.environ.items() if name != "LOCAL_RANK"}
+    options = ["--config", str(config), f"run_dir={tmp_path / 'run'}", "train.iterations=0"]
+    done = subprocess.run([sys.executable, "-c", program, *options], capture_output=True, text=True, env=inherited)
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_error_that_cannot_travel_is_told_by_another():
