@@ -61,7 +61,7 @@ if __name__ == "__main__":  # help, and what is wrong with the command, need not
     require(called("evaluate"), "eval", EVAL)
     tune_cpu()
 
-from roleagent.agents.builders import EnvSplit, check_rollout_backend, open_rollout_policy
+from roleagent.agents.builders import EnvSplit, check_rollout_backend
 from roleagent.agents.chat.endpoint import Endpoint, EndpointError
 from roleagent.agents.chat.models import PolicyChatModel
 from roleagent.agents.episode import EpisodeResult
@@ -428,12 +428,11 @@ def open_local(options: argparse.Namespace, target: EvalTarget, config: Config) 
 
 def open_sampler(model: HFPolicy, config: Config) -> Policy:
     """What samples with the model's weights: itself, or another sampler (``rollout.backend``)."""
-    from roleagent.learners.engine.lora import ModuleWeights
+    if config.rollout.backend == "local":
+        return model
+    from roleagent.learners.rl import open_actor
 
-    sampler = open_rollout_policy(config, model)
-    if sampler is not model:
-        sampler.sync(ModuleWeights(model.model), model.version)
-    return sampler
+    return open_actor(config, model)
 
 
 def open_lessons(

@@ -20,9 +20,10 @@ from transformers import PreTrainedModel
 
 from roleagent.agents.builders import EnvSplit, open_analyst, open_rollout_policy
 from roleagent.agents.policies.hf import HFPolicy, reason_of
+from roleagent.agents.policies.model_check import check_sampler
 from roleagent.agents.policies.protocol import HasBackend, Policy
 from roleagent.agents.rollout import Rollout, RolloutStats
-from roleagent.config import ConfigError
+from roleagent.config import Config, ConfigError
 from roleagent.curricula.failure_sampler import CurriculumSampler
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.mixed_sampler import MixedSampler
@@ -63,10 +64,16 @@ _TAKEN = ("policy", "adapter", "learner", "critic", "state")  # folders of a che
 _PROBES = 8  # replies that show whether the sampler has the learner's weights
 
 
-def open_actor(run: Run, policy: HFPolicy) -> Policy:
-    """The policy that plays, with the weights of ``policy``: that of ``rollout.backend``, or ``policy`` itself."""
-    actor = open_rollout_policy(run.config, policy) if run.method.plays else policy
+def open_actor(config: Config, policy: HFPolicy) -> Policy:
+    """The policy that plays, with the weights of ``policy``: that of ``rollout.backend``, or ``policy`` itself.
+
+    Raises:
+        ConfigError, PolicyError: it cannot be opened, or computes another model; one line.
+    """
+    actor = open_rollout_policy(config, policy)
     actor.sync(ModuleWeights(policy.model), policy.version)
+    if actor is not policy:
+        check_sampler(policy.model, policy.known, actor)
     return actor
 
 

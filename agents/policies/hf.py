@@ -23,6 +23,7 @@ import torch
 import transformers
 from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -101,6 +102,8 @@ def reason_of(error: Exception) -> str:
     ('No space left', 'EOFError')
     """
     text = str(error).strip()
+    if isinstance(error, ValidationError):  # whose first line is a count
+        text = "; ".join(one["msg"] for one in error.errors())
     return text.splitlines()[0] if text else type(error).__name__
 
 

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from roleagent.agents.policies.branches import Branches
 from roleagent.agents.policies.kv_cache import SlotCache
 from roleagent.agents.policies.own_cache import Means, OwnForward, join, select
-from roleagent.agents.policies.protocol import PolicyError
+from roleagent.agents.policies.protocol import Policy, PolicyError
 from roleagent.agents.policies.sampling import NO_NUMBERS, SHARED_PREFIXES, Decoder, prefill_rows
 from roleagent.slow_notice import waiting
 from roleagent.types import Request
@@ -34,6 +34,7 @@ LONGEST = 8192
 """Tokens of the longest text that is read. A longer window is not tried: such a model takes the general road."""
 _PIECES = (4, 1, 0)  # tokens left at the end of each piece
 _BEHIND = 2  # tokens that the second row is shorter
+_REPLIES, _DRAWN = 8, 8  # of a sampler that is compared: replies, of as many engines, and tokens of each
 _FEW = 8  # tokens whose positions are looked at
 _WINDOW = re.compile(r"window|chunk|local|index_topk|compress")
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}  # of logits, relative to their spread
@@ -91,6 +92,36 @@ def find_road(model: PreTrainedModel, context_length: int) -> Road:
             why = "they are capped or scaled" if own_head else ""
             return Road(own_head=own_head, reason=why)
         return Road(_means(model, text), reason=reason)
+
+
+@torch.no_grad()
+def check_sampler(model: PreTrainedModel, known: int, sampler: Policy) -> None:
+    """Refuses a sampler that draws tokens with other probabilities than the model's own ``forward`` gives them.
+
+    It may compute with fewer bits. A layer that it reads in another way is further off, and so are weights that did not
+    arrive.
+
+    Args:
+        model: whole, and where it computes.
+        known: sampled tokens are below it.
+        sampler: with the weights of the model.
+
+    Raises:
+        PolicyError: it names the model, and says what to do.
+    """
+    with waiting("the sampler to be compared with the model"), evaluating(model):
+        text = text_for(model, sampler.context_length - _DRAWN)
+        asked = [Request(tuple(text.tolist()), slot, _DRAWN, frozenset()) for slot in range(_REPLIES)]
+        for reply in {reply.token_ids: reply for reply in sampler.generate(asked, 1.0)}.values():
+            drawn = torch.tensor(reply.token_ids, device=text.device)
+            logits = plain_logits(model, torch.cat([text, drawn]), len(drawn) + 1)[:-1, :known]
+            own = logits.log_softmax(-1).gather(1, drawn[:, None])[:, 0].cpu()
+            apart = float((own - torch.tensor(reply.logprobs)).abs().max())
+            if not apart <= _COARSE * float(logits.std()):
+                raise PolicyError(
+                    f"what samples gives tokens log-probabilities up to {apart:.2g} nats from those of "
+                    f"{type(model).__name__}'s own forward, so it computes another model; set rollout.backend=local"
+                )
 
 
 def _check_forward(model: PreTrainedModel, text: Tensor, context_length: int) -> None:
@@ -333,4 +364,4 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
         model.train(training)
 
 
-__all__ = ["Road", "evaluating", "find_road", "known_tokens", "plain_logits", "text_for", "tolerance"]
+__all__ = ["Road", "check_sampler", "evaluating", "find_road", "known_tokens", "plain_logits", "text_for", "tolerance"]

@@ -34,6 +34,7 @@ INSTALL = (
     "pip uninstall -y torchvision torchaudio torchcodec triton"
 )
 _CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # sizes; others crash vLLM's kernels for the CPU
+_REPACKED = "roleagent_repacked"  # an attribute of weights
 _ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # to cores, which another process may have bound its own to
     "VLLM_NO_USAGE_STATS": "1",
@@ -67,12 +68,37 @@ def set_environment(own_processes: bool) -> None:
 def disable_weight_repacking() -> None:
     """Has vLLM on the CPU compute with the weights as they are, in this process.
 
-    oneDNN keeps repacked copies and drops the originals: what is loaded later would have no effect.
+    oneDNN keeps repacked copies and drops the originals: what is loaded later would have no effect. The kernel of
+    experts reads nothing but repacked weights: it gets copies, which :func:`drop_repacked` drops.
     """
-    if not torch.cuda.is_available():
-        from vllm import _custom_ops  # pyright: ignore[reportAttributeAccessIssue] - it may be missing
+    if torch.cuda.is_available():
+        return
+    from vllm import _custom_ops  # pyright: ignore[reportAttributeAccessIssue]
+    from vllm.model_executor.layers.fused_moe.experts import cpu_moe  # pyright: ignore[reportMissingImports]
 
-        _custom_ops._supports_onednn = False
+    _custom_ops._supports_onednn = False
+    if cpu_moe.cpu_fused_moe is not _custom_ops.cpu_fused_moe:
+        return
+    compute, repack = cpu_moe.cpu_fused_moe, cpu_moe.cpu_prepack_moe_weight
+
+    def repacked(weight: Any, isa: str) -> Tensor:
+        if not hasattr(weight, _REPACKED):
+            setattr(weight, _REPACKED, repack(weight, isa))
+        return getattr(weight, _REPACKED)
+
+    def compute_repacked(output: Tensor, states: Tensor, up: Tensor, down: Tensor, *others: Any) -> None:
+        isa = others[5]
+        compute(output, states, repacked(up, isa), repacked(down, isa), *others)
+
+    cpu_moe.cpu_prepack_moe_weight = lambda weight, isa: weight
+    cpu_moe.cpu_fused_moe = compute_repacked
+
+
+def drop_repacked(model: torch.nn.Module) -> None:
+    """Drops the copies of weights that others have overwritten."""
+    for weight in model.parameters():
+        if hasattr(weight, _REPACKED):
+            delattr(weight, _REPACKED)
 
 
 def engine_options(config: Config, model: str) -> dict[str, Any]:

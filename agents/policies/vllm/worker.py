@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from roleagent.agents.policies.hf import reason_of
-from roleagent.agents.policies.vllm.engine import disable_weight_repacking
+from roleagent.agents.policies.vllm.engine import disable_weight_repacking, drop_repacked
 from roleagent.agents.policies.vllm.sync import ADAPTER, Channel, device_id, join_store
 
 if "vllm" in sys.modules:  # it is who imports this, before it loads a model; others only read it
@@ -39,6 +39,7 @@ class Receiver:
         """
         model = self.model_runner.model
         taken = model.load_weights(iter(weights))
+        drop_repacked(model)
         plain = {name.replace(".base_layer.", ".") for name, _ in model.named_parameters()}
         missing = sorted(plain - {name.replace(".base_layer.", ".") for name in taken})
         if missing:

@@ -24,9 +24,11 @@ import torch
 import yaml
 from programs import ROOT, default_signals, run
 from tiny import tokenizer
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from roleagent.agents.episode import Ask
 from roleagent.agents.policies.hf import HFPolicy, PolicyError
+from roleagent.agents.policies.model_check import check_sampler
 from roleagent.agents.policies.scratch_model import build_policy
 from roleagent.agents.policies.vllm import processes
 from roleagent.agents.policies.vllm.engine import (
@@ -97,6 +99,13 @@ def train_a_little(policy, seed=1):
 
 
 # --- without vLLM -----------------------------------------------------------------------------------------------------
+
+
+def test_what_samples_from_another_model_is_refused():
+    policy = small()
+    check_sampler(policy.model, policy.known, small())
+    with pytest.raises(PolicyError, match="nats from those of .* own forward, so it computes another model"):
+        check_sampler(policy.model, policy.known, small(seed=9))
 
 
 def test_what_cannot_work_is_refused_in_one_line(monkeypatch):
@@ -788,6 +797,23 @@ def test_padding_of_a_vocabulary_is_never_sampled(tmp_path):
         for temperature in (0.0, 1.0):
             for answer in ask(actor, prompts(), temperature):
                 assert max(answer.token_ids) < known
+
+
+@NEEDS_VLLM
+def test_experts_have_the_weights_that_came_last():
+    """On a CPU vLLM repacks those of experts."""
+    words = tokenizer()
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 32}
+    config = Qwen3MoeConfig(vocab_size=len(words), eos_token_id=words.eos_token_id, **sizes, **experts)
+    policies = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        policies.append(HFPolicy(Qwen3MoeForCausalLM(config), words, torch.Generator(), CONTEXT))
+    actor = open_vllm(load(overrides=OPTIONS), policies[0])
+    for version, policy in enumerate(policies):
+        actor.sync(ModuleWeights(policy.model), version)
+        check_sampler(policy.model, policy.known, actor)
 
 
 @NEEDS_VLLM
