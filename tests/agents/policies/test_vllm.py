@@ -104,7 +104,7 @@ def train_a_little(policy, seed=1):
 def test_what_samples_from_another_model_is_refused():
     policy = small()
     check_sampler(policy.model, policy.known, small())
-    with pytest.raises(PolicyError, match="nats from those of .* own forward, so it computes another model"):
+    with pytest.raises(PolicyError, match=r"nats from those of .* own forward, so it computes another model"):
         check_sampler(policy.model, policy.known, small(seed=9))
 
 
