@@ -93,7 +93,7 @@ def run_stages(run: Run, split: EnvSplit, held_out: EnvSplit) -> dict[str, Any]:
     policy = policy or run.build_policy(data.new_policy)
     check_tokenizer(config, policy)
     segments = data.tokenize(policy)
-    actor = open_actor(config, policy) if run.method.plays else policy
+    actor = open_actor(run.config, policy) if run.method.plays else policy
 
     if run.progress.stage == "warmstart":
         actor.offload()
