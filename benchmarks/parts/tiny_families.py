@@ -255,18 +255,17 @@ FAMILIES |= {
 _WIDTHS = ("hidden_size", "head_dim", "global_head_dim", "mrope_section", "n_embd")
 
 
-def widened(options: Any, factor: int) -> Any:
+def widened(options: Mapping[str, Any], factor: int) -> dict[str, Any]:
     """Options of a model whose attention heads are wider."""
-    if isinstance(options, Mapping):
-        return {
-            name: [factor * size for size in value]
-            if name in _WIDTHS and isinstance(value, list)
-            else factor * value
-            if name in _WIDTHS
-            else widened(value, factor)
-            for name, value in options.items()
-        }
-    return options
+
+    def wide(name: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return widened(value, factor)
+        if name not in _WIDTHS:
+            return value
+        return [factor * size for size in value] if isinstance(value, list) else factor * value
+
+    return {name: wide(name, value) for name, value in options.items()}
 
 
 def build(family: str, vocabulary: int, end: int, factor: int = 1) -> PreTrainedModel:
@@ -277,8 +276,8 @@ def build(family: str, vocabulary: int, end: int, factor: int = 1) -> PreTrained
         end: the token that ends a reply.
         factor: by which attention heads are wider; the least have 8 numbers.
     """
-    kind, options = FAMILIES[family]
-    options = widened(options, factor)
+    kind, narrow = FAMILIES[family]
+    options = widened(narrow, factor)
     words = {"vocab_size": vocabulary, "vocab_size_per_layer_input": vocabulary, "eos_token_id": end}
     if "text_config" in options:
         config = AutoConfig.for_model(kind, **{**options, "text_config": {**options["text_config"], **words}})
