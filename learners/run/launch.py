@@ -192,15 +192,7 @@ def check_run(split: EnvSplit, resume: bool) -> None:
     method = method_of(config)
     method.check_tasks(split)
     check_suite(split)
-    check_deepspeed(config)
-    check_trackers(config)
-    check_rollout_backend(config)
-    check_agent(config)
-    if config.policy.path and not resume:
-        check_path(config.policy.path)
-        check_rank(config.lora.rank, config.policy.path)
-    if not config.policy.path:
-        check_size(config.policy)
+    check_machine(config, resume)
     if config.aiw and config.curriculum.analyst == "frozen" and not resume:
         raise ConfigError(
             "curriculum.analyst=frozen keeps the choices of a checkpoint: it is an arm of `roleagent fork`"
@@ -213,6 +205,26 @@ def check_run(split: EnvSplit, resume: bool) -> None:
     if config.aiw and config.curriculum.library:
         with waiting("the database of curriculum.library to answer"):
             FailureLibrary(config.curriculum.library).close()
+
+
+def check_machine(config: Config, resume: bool) -> None:
+    """Refuses what this machine cannot do: packages, an agent program or a model that are not here.
+
+    Args:
+        resume: whether the run exists already, with a model of its own.
+
+    Raises:
+        ConfigError, PolicyError: one line that explains what to change.
+    """
+    check_deepspeed(config)
+    check_trackers(config)
+    check_rollout_backend(config)
+    check_agent(config)
+    if config.policy.path and not resume:
+        check_path(config.policy.path)
+        check_rank(config.lora.rank, config.policy.path)
+    if not config.policy.path:
+        check_size(config.policy)
 
 
 def check_held_out(split: EnvSplit, held_out: EnvSplit, warn: Callable[[str], None]) -> None:

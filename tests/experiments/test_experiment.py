@@ -108,10 +108,18 @@ def test_a_mistake_in_a_plan_is_one_line(written, changes, seen):
     assert seen in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_an_arm_that_contradicts_itself_ends_the_experiment_before_it_trains(written, capsys, tmp_path):
-    plan = str(written(arms={"ahead": {"options": ["rollout.ahead=1"]}}))
-    assert main([plan, "--out", str(tmp_path / "out")]) == 2
-    assert "the arm 'ahead': rollout.ahead=1 samples during" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "option, seen",
+    [
+        ("rollout.ahead=1", "rollout.ahead=1 samples during the update"),
+        ("policy.path=nowhere", "cannot load a causal language model from nowhere"),
+        ("agent.command=no-such-program", "agent.command: there is no program no-such-program"),
+    ],
+)
+def test_an_arm_that_cannot_run_here_ends_the_experiment_before_it_trains(option, seen, written, capsys, tmp_path):
+    plan = str(written(arms={"GRPO": {}, "another": {"options": [option]}}))
+    assert main([plan, "--out", str(tmp_path / "out"), "--arms", "another"]) == 2
+    assert f"the arm 'another': {seen}" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

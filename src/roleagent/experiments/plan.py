@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import combinations
 from pathlib import Path
@@ -393,16 +393,26 @@ class Plan:
         for iteration in forks.at if forks.run else ():
             checkpoint_after(user_path(forks.run), iteration)
 
-    def check_arms(self) -> None:
-        """Refuses contradictory options before anything is trained; methods may need torch, unlike a plan.
+    def check_arms(self, names: Iterable[str]) -> None:
+        """Refuses, before anything is trained, contradictory options and what this machine cannot do.
+
+        Methods and models need torch, unlike a plan.
 
         Raises:
             ConfigError: one line that names the arm and the mistake.
         """
-        for name, arm in () if self.fork else self.arms.items():
+        from roleagent.agents.policies.hf import PolicyError
+        from roleagent.learners.run.launch import check_machine
+
+        run = self.fork.run if self.fork else ""
+        common = read_config(user_path(run)) if run else load(self.config, self.options)
+        for name in names:
+            options = self.arms[name].options
             try:
-                check_learning(load(self.config, [*self.options, *arm.options]))
-            except ConfigError as error:
+                config = forked(common, options) if self.fork else load(self.config, [*self.options, *options])
+                check_learning(config)
+                check_machine(config, resume=bool(run))
+            except (ConfigError, PolicyError) as error:
                 raise ConfigError(f"the arm {name!r}: {error}") from error
 
     def check_data(self) -> None:

@@ -315,7 +315,7 @@ def carry_out(
         require(name, "experiments", ["matplotlib", "scipy", *(() if only else TRAIN)])
         if not only:
             plan.check_data()
-            plan.check_arms()
+            plan.check_arms(dict.fromkeys(job.arm for job in experiment.jobs))
             experiment.check_folders()
             os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that train and evaluate
             before = signal.signal(signal.SIGTERM, interrupt_all)
