@@ -17,10 +17,14 @@ import asyncio
 import itertools
 import json
 import math
+import multiprocessing
+import os
 import secrets
 import signal
 import socket
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -210,6 +214,14 @@ def _listening(host: str, port: int) -> socket.socket:
         raise PolicyError(str(cannot_listen(host, port, error))) from error
 
 
+def _end_with_server() -> None:
+    """Ends this process when the server has ended, also by ``kill -9``: vLLM's engine would keep its memory."""
+    while (server := multiprocessing.parent_process()) is None:  # this module is imported before that is known
+        time.sleep(0.1)
+    server.join()
+    os._exit(1)
+
+
 async def _serve(wanted: dict[str, Any], description: dict[str, Any], listener: socket.socket) -> None:
     import uvicorn
     from vllm.engine.arg_utils import AsyncEngineArgs  # pyright: ignore[reportMissingImports] - it may be missing
@@ -260,6 +272,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     return 0
 
+
+if __name__ == "__mp_main__":  # in a process that vLLM spawns
+    threading.Thread(target=_end_with_server, daemon=True).start()
 
 if __name__ == "__main__":
     begin("vllm_server")

@@ -864,8 +864,8 @@ def test_one_of_three_servers_is_killed_in_the_middle(folder, capsys):
         weights = ModuleWeights(policy.model)
         actor.sync(weights, 0)
         expected = play(actor, episodes=24)
-        # With its group: the engine's own processes would outlive it.
-        threading.Timer(0.1, os.killpg, (servers[1][1].pid, signal.SIGKILL)).start()
+        killed = servers[1][1].pid
+        threading.Timer(0.1, os.kill, (killed, signal.SIGKILL)).start()
         again = play(actor, episodes=24, turns=24)
         assert servers[1][0] in capsys.readouterr().err
         for slot, turns in expected.items():
@@ -874,6 +874,11 @@ def test_one_of_three_servers_is_killed_in_the_middle(folder, capsys):
         actor.sync(weights, 1)
         assert f"the weights reached all vLLM servers but {servers[1][0]}" in capsys.readouterr().err
         assert gap(policy, prompts(), ask(actor, prompts())) < 1e-4
+        servers[1][1].wait()
+        with pytest.raises(ProcessLookupError):  # nothing is left of its group
+            for _ in range(600):
+                os.killpg(killed, 0)
+                time.sleep(0.1)
 
 
 # --- adapters ---------------------------------------------------------------------------------------------------------
