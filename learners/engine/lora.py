@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from roleagent.agents.policies.sampling import body_of
 from roleagent.config import ConfigError
@@ -46,8 +47,8 @@ def check_rank(rank: int, path: str | Path) -> None:
 def adapt(model: PreTrainedModel, options: LoRAConfig, generator: torch.Generator) -> None:
     """Freezes a model and adds an adapter without effect to each linear layer of its text part but the head, in place.
 
-    Fused experts are no linear layers, and stay frozen. So does the last projection of a Mamba layer: kernels take its
-    weight past an adapter.
+    Fused experts are no linear layers, and stay frozen, as do routers. So does the last projection of a Mamba layer:
+    kernels take its weight past an adapter.
 
     Args:
         model: the model.
@@ -59,8 +60,7 @@ def adapt(model: PreTrainedModel, options: LoRAConfig, generator: torch.Generato
     config = LoraConfig(
         r=options.rank,
         lora_alpha=options.alpha,  # type: ignore[arg-type]  # peft multiplies by it
-        target_modules="all-linear",
-        exclude_modules=_left_out(model) or None,
+        target_modules=_adaptable(model),
         base_model_name_or_path=str(model.config._name_or_path or "") or None,
         task_type="CAUSAL_LM",
     )
@@ -72,12 +72,42 @@ def adapt(model: PreTrainedModel, options: LoRAConfig, generator: torch.Generato
             torch.nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
 
 
-def _left_out(model: PreTrainedModel) -> list[str]:
-    """The linear layers that get no adapter: those outside the text part, and the last ones of Mamba layers."""
+def _adaptable(model: PreTrainedModel) -> list[str]:
+    """The names of the layers that get an adapter."""
+    from peft import LoraConfig
+    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+
     kinds, text = dict(model.named_modules()), set(body_of(model).modules())
-    mamba = [f"{name}.out_proj" for name, module in kinds.items() if "Mamba" in type(module).__name__]
-    linear = [name for name, module in kinds.items() if isinstance(module, torch.nn.Linear)]
-    return [name for name in linear if name in mamba or kinds[name] not in {*text, model.get_output_embeddings()}]
+    mamba = {f"{name}.out_proj" for name, module in kinds.items() if hasattr(module, "A_log") and hasattr(module, "D")}
+    names = [
+        name
+        for name, module in kinds.items()
+        if module in text
+        and _is_linear(module)
+        and name not in mamba
+        and not hasattr(kinds[name.rpartition(".")[0]], "experts")  # it is a router
+    ]
+    # Some names, such as that of a shared expert's layer, peft takes for those that fused experts once had, and adapts
+    # the experts. What remains of the names are others. Of a pair it refuses a single one.
+    asked = LoraConfig(target_modules=[*names, "gate_proj", "up_proj", "w1", "w3"])
+    convert_peft_config_for_transformers(asked, model, None)
+    return [name for name in names if name in (asked.target_modules or ())]
+
+
+def _is_linear(module: torch.nn.Module) -> bool:
+    """Whether an adapter's sum can stand for a layer; routers and grouped layers are made of linear ones, too."""
+    if not isinstance(module, torch.nn.Linear):
+        return isinstance(module, Conv1D)
+    if type(module) is torch.nn.Linear:
+        return True
+    states = torch.linspace(-1, 1, module.in_features).to(module.weight)[None, None]
+    with torch.no_grad():
+        try:
+            found = module(states)
+        except (RuntimeError, ValueError):
+            return False
+        plain = torch.nn.functional.linear(states, module.weight, module.bias)
+    return isinstance(found, Tensor) and found.shape == plain.shape and torch.allclose(found, plain)
 
 
 def adapted(model: torch.nn.Module) -> bool:

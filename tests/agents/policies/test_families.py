@@ -1,5 +1,6 @@
 """Any causal language model is sampled from and scored as its own forward says, by the fast road or the general one."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -201,7 +202,7 @@ def test_the_learner_scores_as_the_models_own_forward_does(name):
 
 
 @pytest.mark.parametrize(
-    "name", [*IMAGES, "Gemma 3", "gpt-oss", "Qwen3.5", "Mamba 2", "Nemotron-H", "Granite 3", "GPT-2"]
+    "name", [*IMAGES, "Gemma 3", "gpt-oss", "Qwen3.5", "Qwen3-MoE", "Mamba 2", "Falcon-H1", "Granite 3", "GPT-2"]
 )
 def test_an_adapter_trains_the_text_part_and_is_exported_with_its_model(name, tmp_path):
     pytest.importorskip("peft")
@@ -223,6 +224,20 @@ def test_an_adapter_trains_the_text_part_and_is_exported_with_its_model(name, tm
     again = HFPolicy.from_path(tmp_path / "out", torch.Generator(), context_length=256)
     text = torch.tensor([ids(40, 3)])
     torch.testing.assert_close(again.model(text).logits, policy.model.eval()(text).logits, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["DeepSeek-V4", "GLM-4.5", "Llama 4", "Falcon with ALiBi"])
+def test_routers_experts_and_grouped_layers_get_no_adapter(name):
+    pytest.importorskip("peft")
+    model = families.build(name, len(WORDS), WORDS.eos_token_id).eval()
+    text = torch.tensor([ids(40, 3)])
+    plain = model(text).logits
+    adapt(model, LoRAConfig(rank=2), torch.Generator().manual_seed(0))
+    torch.testing.assert_close(model(text).logits, plain)
+    layers = [name for name, module in model.named_modules() if hasattr(module, "lora_A")]
+    assert layers and not [
+        name for name in layers if re.search(r"experts$|experts\.base_layer|gate$|router|o_a_proj", name)
+    ]
 
 
 @pytest.mark.parametrize("name", ["Gemma 3 with images", "Qwen3-VL", "Llama 3"])
