@@ -28,7 +28,11 @@ _THOUGHT = re.compile(r"think|thought|reason", re.IGNORECASE)
 _THOUGHT_PARTS = ("reasoning_content", "reasoning", "thinking")  # of a message; templates read one of them
 _TODAY = date(2026, 1, 1)
 """For templates that print it: prompts of a resumed run, or of an evaluation on another day, are the same."""
-_NOW = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
+_DIRECTIVES = (*"aAbBcdDeFhHIjmMnpStTuUVwWxXyYZ", "-d", "-m", "-H", "-I", "-M", "-S", "-y", "-j")
+# The function of that name that templates know, with every directive of strftime.
+_NOW = "{%- macro strftime_now(format) -%}{{ format"
+_NOW += "".join(f"|replace('%{one}', '{_TODAY.strftime(f'%{one}')}')" for one in _DIRECTIVES)
+_NOW += " }}{%- endmacro %}{{ '' }}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +90,9 @@ class ChatTemplate:
         from jinja2 import TemplateError  # comes with transformers; agents without a local model do without both
 
         given: dict[str, Any] = {"tools": list(tools) or None, "add_generation_prompt": prompt}
-        template = _NOW.sub(lambda call: json.dumps(_TODAY.strftime(call[2])), self._source(tools=given["tools"]))
+        template = self._source(tools=given["tools"])
         try:
-            text = self._apply(list(messages), chat_template=template, tokenize=False, **given)
+            text = self._apply(list(messages), chat_template=_NOW + template, tokenize=False, **given)
         except TemplateError as error:
             raise ValueError(str(error)) from error
         assert isinstance(text, str)

@@ -52,7 +52,8 @@ class Critic(torch.nn.Module):
     def forward(self, batch: MicroBatch, temperature: float, entropy: bool = False) -> tuple[Tensor, Tensor]:
         """``(N,)`` values of the states before the trained tokens, and an empty tensor for the entropies."""
         before = batch.prefixes.numbers[batch.rows, batch.positions - 1]
-        values = select_rows(self.head(hidden_states(self.body, batch, self.shares))[:, 0].float(), before)
+        states = hidden_states(self.body, batch, self.shares).to(self.head.weight.dtype)  # Mamba's are float32
+        values = select_rows(self.head(states)[:, 0].float(), before)
         return values, values.new_empty(0)
 
     def plan(self, segments: Sequence[Segment], max_tokens: int) -> list[list[int]]:

@@ -280,7 +280,7 @@ def check_tokenizer(config: Config, policy: HFPolicy) -> None:
     if _is_url(teacher):
         found = ServedTeacher(teacher, config.distill.model).encode(text)
     else:
-        other = AutoTokenizer.from_pretrained(_folder(teacher))
+        other = AutoTokenizer.from_pretrained(_folder(teacher), trust_remote_code=False)
         found = other.encode(text, add_special_tokens=False)
         found = found if other.get_vocab() == policy.tokenizer.get_vocab() else []
     if policy.encode(text) != found:

@@ -58,6 +58,10 @@ _ADAPTER = (
     "the folder has an adapter without its model: a run has both as one in the folder policy beside it; for others, "
     "save PeftModel.from_pretrained(model, adapter).merge_and_unload()"
 )
+_OWN_CODE = (
+    "it comes with code of its own, which is not run: choose a model whose model_type and tokenizer transformers has"
+)
+_NO_TEXT = re.compile(r"For(Sequence|Token)Classification$|ForQuestionAnswering$|Reward")  # of config.architectures
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")  # in the name of a weight
 _ALIGNMENT = 64  # bytes; of the memory that torch allocates
 
@@ -98,13 +102,16 @@ def _refuse_unused_gpu() -> None:
 def reason_of(error: Exception) -> str:
     """The first line of an error's message, or its type if it has none.
 
-    >>> reason_of(OSError("No space left\\nerrno 28")), reason_of(EOFError())
-    ('No space left', 'EOFError')
+    >>> reason_of(OSError("No space left\\nerrno 28")), reason_of(EOFError()), reason_of(ValueError("wrong:\\n a key"))
+    ('No space left', 'EOFError', 'wrong: a key')
     """
     text = str(error).strip()
     if isinstance(error, ValidationError):  # whose first line is a count
         text = "; ".join(one["msg"] for one in error.errors())
-    return text.splitlines()[0] if text else type(error).__name__
+    if isinstance(error, KeyError) or not text:
+        text = f"{type(error).__name__} {text}".strip()
+    first, _, rest = text.partition("\n")
+    return f"{first} {rest.strip().partition(chr(10))[0]}" if first.endswith(":") and rest else first
 
 
 def check_path(path: str | Path) -> None:
@@ -122,7 +129,10 @@ def check_path(path: str | Path) -> None:
 
 
 def _unloadable(path: str | Path, error: Exception) -> PolicyError:
-    return PolicyError(f"cannot load a causal language model from {path}: {reason_of(error)}")
+    own_code = "trust_remote_code" in str(error)
+    return PolicyError(
+        f"cannot load a causal language model from {path}: {_OWN_CODE if own_code else reason_of(error)}"
+    )
 
 
 def _is_here(path: str | Path) -> bool:
@@ -156,13 +166,22 @@ def _kind(config: PreTrainedConfig) -> dict[str, Any]:
         ValueError: it is no causal language model, or one whose weights could not be trained.
     """
     loaded = MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-    if config.is_encoder_decoder or not any(type(config) in mapping for mapping in loaded):
-        raise ValueError(f"{config.model_type} is no causal language model: choose one that writes text token by token")
-    if (stored := getattr(config, "quantization_config", None)) is None:
+    other = next(filter(_NO_TEXT.search, config.architectures or ()), "")
+    if config.is_encoder_decoder or other or not any(type(config) in mapping for mapping in loaded):
+        raise ValueError(
+            f"{other or config.model_type} is no causal language model: choose one that writes text token by token"
+        )
+    parts = (config, config.get_text_config())
+    stored = next((one.quantization_config for one in parts if getattr(one, "quantization_config", None)), None)
+    if stored is None:
         return {}
-    quantization = AutoQuantizationConfig.from_dict(stored if isinstance(stored, dict) else stored.to_dict())
+    stored = stored if isinstance(stored, dict) else stored.to_dict()
+    try:
+        quantization = AutoQuantizationConfig.from_dict(stored)
+    except Exception:  # its package may be missing, and each raises what it wants
+        quantization = None
     if not hasattr(quantization, "dequantize"):
-        method = getattr(quantization.quant_method, "value", quantization.quant_method)
+        method = getattr(stored.get("quant_method"), "value", stored.get("quant_method"))
         raise ValueError(f"its weights are quantized ({method}) and cannot be trained: name its original weights")
     quantization.dequantize = True
     return {"quantization_config": quantization}
@@ -191,14 +210,14 @@ def _freeze_beside_text(model: PreTrainedModel) -> None:
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 
 
-def _processors(path: str, config: PreTrainedConfig, options: Mapping[str, Any]) -> dict[str, bytes]:
+def _processors(path: str, config: PreTrainedConfig, here: bool) -> dict[str, bytes]:
     """The files that say how a model reads images, by name: servers of an exported folder need them."""
     if config.get_text_config() is config:
         return {}
     optional = dict.fromkeys(
         ("_raise_exceptions_for_missing_entries", "_raise_exceptions_for_connection_errors"), False
     )
-    files = {name: cached_file(path, name, **optional, **options) for name in _PROCESSORS}
+    files = {name: cached_file(path, name, local_files_only=here, **optional) for name in _PROCESSORS}
     return {name: Path(file).read_bytes() for name, file in files.items() if file}
 
 
@@ -227,7 +246,9 @@ def _hub_answers(name: str) -> bool:
     return True
 
 
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+_TOKENIZERS = (
+    *("tokenizer.json", "tokenizer.model", "tiktoken.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json"),
+)
 
 
 def _check_files(folder: Path) -> None:
@@ -332,7 +353,7 @@ class HFPolicy:
         Raises:
             PolicyError: nothing loadable there.
         """
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"trust_remote_code": False}  # otherwise transformers asks on the terminal
         try:
             path = home_expanded(str(path))
             with waiting(f"the model of {path} to load"):
@@ -341,7 +362,7 @@ class HFPolicy:
                     _check_files(Path(path))
                 config = AutoConfig.from_pretrained(str(path), **options)
                 tokenizer = AutoTokenizer.from_pretrained(str(path), **options)
-                processors = _processors(str(path), config, options)
+                processors = _processors(str(path), config, options["local_files_only"])
                 options |= {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
                 options |= _kind(config) | {"config": _without_noise(config)}
                 causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -24,17 +25,25 @@ from roleagent.agents.policies.branches import Branches
 from roleagent.agents.policies.kv_cache import SlotCache
 from roleagent.agents.policies.own_cache import Means, OwnForward, join, select
 from roleagent.agents.policies.protocol import Policy, PolicyError
-from roleagent.agents.policies.sampling import NO_NUMBERS, SHARED_PREFIXES, Decoder, prefill_rows
+from roleagent.agents.policies.sampling import (
+    NO_NUMBERS,
+    SHARED_PREFIXES,
+    Decoder,
+    OwnHead,
+    body_of,
+    prefill_rows,
+)
 from roleagent.slow_notice import waiting
 from roleagent.types import Request
 
 SHORT = 24
 """Tokens of the text, where the model has no window."""
-LONGEST = 8192
+LONGEST = 2048
 """Tokens of the longest text that is read. A longer window is not tried: such a model takes the general road."""
 _PIECES = (4, 1, 0)  # tokens left at the end of each piece
 _BEHIND = 2  # tokens that the second row is shorter
 _REPLIES, _DRAWN = 8, 8  # of a sampler that is compared: replies, of as many engines, and tokens of each
+_ATTENTION = ("sdpa", "eager", SHARED_PREFIXES)  # which take any mask and type
 _FEW = 8  # tokens whose positions are looked at
 _WINDOW = re.compile(r"window|chunk|local|index_topk|compress")
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}  # of logits, relative to their spread
@@ -139,9 +148,9 @@ def _check_forward(model: PreTrainedModel, text: Tensor, context_length: int) ->
         what = "changes its positions"
     else:
         return
+    shorter = f", or set policy.context={length} or less" if length > SHORT else ""
     raise PolicyError(
-        f"{type(model).__name__} {what} in texts of more than {length} tokens: choose a causal language model, or set "
-        f"policy.context={length} or less"
+        f"{type(model).__name__} {what} in texts of more than {length} tokens: choose a causal language model{shorter}"
     )
 
 
@@ -158,35 +167,46 @@ def _longest(most: int, holds: Callable[[int], bool]) -> int:
 
 def _fast_road(model: PreTrainedModel, text: Tensor, context_length: int) -> tuple[bool, str]:
     """Whether the fast road needs the model's own head, and why the road cannot be taken, if so."""
-    attention = model.config.get_text_config()._attn_implementation
-    if attention not in ("sdpa", "eager", SHARED_PREFIXES):
+    if (attention := _attention(model)) not in _ATTENTION:
         return False, f"its attention is {attention}"
-    windows, own_head = _windows(model, context_length), False
+    windows = _windows(model, context_length)
     wide = next((window for window in windows if window >= LONGEST), 0)
     if wide:
         return False, f"its {wide} tokens wide window is too long to be tried"
     try:
+        heads = heads_of(model, text)
         for length in (len(text), *(window for window in windows if 2 * _PIECES[0] <= window)):
-            heads = [own for own in (False, True) if _apart(model, text[:length], own) <= tolerance(model)]
-            if heads and length < len(text):
-                return False, f"it attends to a window of {length} tokens"
-            if heads:
-                own_head = heads[0]
-                break
-        else:
-            return False, "it keeps more of a text than keys and values"
+            for own_head in heads:
+                if _apart(model, text[:length], own_head) <= tolerance(model):
+                    return own_head, "" if length == len(text) else f"it attends to a window of {length} tokens"
     except torch.OutOfMemoryError:
         raise
     except Exception:  # an architecture may raise anything where it is not called as it expects
         return False, "it takes no mask, positions or cache of others"
-    return own_head, ""
+    return False, "it keeps more of a text than keys and values"
+
+
+def heads_of(model: PreTrainedModel, text: Tensor) -> tuple[bool, ...]:
+    """Whether the model's own ``forward`` must make the logits, as the ways to be tried: no, or yes and then no.
+
+    Both make them of the same states, so that rounding hides no cap of a model in 16 bits. They also differ where
+    ``forward`` reads the states past its body (OPT), and the head alone is right.
+    """
+
+    def alike() -> bool:
+        states = body_of(model)(input_ids=text[None, :SHORT], use_cache=False).last_hidden_state[0]
+        head: Any = model.get_output_embeddings()
+        plain = head(states.to(head.weight.dtype))
+        return _distance(plain, OwnHead(model)(states).float()) <= max(1e-3, 2 * torch.finfo(plain.dtype).eps)
+
+    return (False,) if _holds(alike) else (True, False)
 
 
 def _means(model: PreTrainedModel, text: Tensor) -> Means:
     """What a model's own cache can be used for: each use is tried, and gives the logits of its plain ``forward``."""
     forward = OwnForward(model)
     ids, others = text[None], text.flip(0)[None]
-    known = {id(ids): plain_logits(model, text, 4), id(others): plain_logits(model, text.flip(0), 4)}
+    known = {id(row): plain_logits(model, row[0], 4 + _BEHIND) for row in (ids, others)}
 
     def read(row: Tensor, start: int, end: int, cache: Any = None) -> tuple[Tensor, Any]:
         return forward.read(row[:, start:end], cache, [start] if start else ())
@@ -210,25 +230,24 @@ def _means(model: PreTrainedModel, text: Tensor) -> Means:
         return agrees(logits, ids, 1) and agrees(read(ids, len(text) - 1, len(text), cache)[0], ids, 0)
 
     def joins(behind: int) -> bool:
-        """Two rows, of which the second is ``behind`` tokens shorter, give two tokens; the second continues alone."""
-        ends = [len(text) - 3, len(text) - 3 - behind]
-        texts = [text, text.flip(0)[behind:]]  # which ends as the other one
-        rows = [read(row[None], 0, end)[1] for row, end in zip(texts, ends, strict=True)]
-        cache, good = join(rows, ends), True
-        plain = [plain_logits(model, row, 4) for row in texts]
-        for left in (2, 1):
-            new = torch.stack([row[end : end + 1] for row, end in zip(texts, ends, strict=True)])
+        """Two rows, of which the second ends ``behind`` tokens earlier, give two tokens; the second continues alone."""
+        rows, lefts, good = (ids, others), [3, 3 + behind], True
+        caches = [read(row, 0, len(text) - left)[1] for row, left in zip(rows, lefts, strict=True)]
+        cache = join(caches, [len(text) - left for left in lefts])
+        for _ in range(2):
+            ends = [len(text) - left for left in lefts]
+            new = torch.cat([row[:, end : end + 1] for row, end in zip(rows, ends, strict=True)])
             logits, cache = forward.read(new, cache, ends)
-            ends = [end + 1 for end in ends]
-            good &= _distance(logits, torch.stack([row[-1 - left] for row in plain])) <= tolerance(model)
-        alone = select(cache, [1], ends[1])
-        logits, _ = forward.read(texts[1][None, -1:], alone, ends[1:])
-        return good and _distance(logits, plain[1][-1:]) <= tolerance(model)
+            lefts = [left - 1 for left in lefts]
+            good &= all(map(agrees, logits.split(1), rows, lefts))
+        end = len(text) - lefts[1]
+        logits, _ = read(others, end, end + 1, select(cache, [1], end))
+        return good and agrees(logits, others, lefts[1] - 1)
 
     if not _holds(caches):
         return Means(caches=False, continues=False, joins=True, pads=False)
-    side_by_side = _holds(lambda: joins(0))
-    return Means(True, _holds(continues), side_by_side, side_by_side and _holds(lambda: joins(_BEHIND)))
+    pads = _holds(lambda: joins(_BEHIND))
+    return Means(True, _holds(continues), pads or _holds(lambda: joins(0)), pads)
 
 
 def _holds(check: Callable[[], bool]) -> bool:
@@ -353,15 +372,46 @@ def _has_fixed_positions(model: PreTrainedModel, length: int) -> bool:
 
 @contextlib.contextmanager
 def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Without dropout, and in whole float32, for shorter products (TF32) differ by more than the tolerance."""
+    """Without dropout, and in float32: shorter products (TF32) and weights (bfloat16) round too much.
+
+    A model stays in 16 bits where its device has no room for more, or its attention is of 16 bits alone.
+    """
     training, precision = model.training, torch.get_float32_matmul_precision()
+    short = [one for one in (*model.parameters(), *model.buffers()) if one.dtype in (torch.bfloat16, torch.float16)]
+    if 2 * sum(one.numel() for one in short) > _room(model.device) or _attention(model) not in _ATTENTION:
+        short = []
+    types = [one.dtype for one in short]
     model.eval()
     torch.set_float32_matmul_precision("highest")
     try:
+        for one in short:
+            one.data = one.data.float()
         yield
     finally:
+        for one, dtype in zip(short, types, strict=True):
+            one.data = one.data.to(dtype)
         torch.set_float32_matmul_precision(precision)
         model.train(training)
 
 
-__all__ = ["Road", "check_sampler", "evaluating", "find_road", "known_tokens", "plain_logits", "text_for", "tolerance"]
+def _room(device: torch.device) -> float:
+    """Free bytes of a device, but for a tenth."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    return 0.9 * free
+
+
+def _attention(model: PreTrainedModel) -> str:
+    return model.config.get_text_config()._attn_implementation
+
+
+__all__ = [
+    "Road",
+    "check_sampler",
+    "evaluating",
+    "find_road",
+    "heads_of",
+    "known_tokens",
+    "plain_logits",
+    "text_for",
+    "tolerance",
+]

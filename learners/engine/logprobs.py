@@ -19,7 +19,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from roleagent.agents.policies.model_check import evaluating, plain_logits, text_for, tolerance
+from roleagent.agents.policies.model_check import (
+    evaluating,
+    heads_of,
+    plain_logits,
+    text_for,
+    tolerance,
+)
 from roleagent.agents.policies.protocol import PolicyError
 from roleagent.agents.policies.sampling import OwnHead, body_of
 from roleagent.learners.batch import Column
@@ -293,9 +299,9 @@ def find_scoring(model: PreTrainedModel, context_length: int) -> Scoring:
         logits = torch.cat([plain_logits(model, row, count + 1)[:-1] for row in rows])
         last = torch.cat([row[-count:] for row in rows])
         known = logits.log_softmax(-1).gather(1, last[:, None])[:, 0]
-        distances = []
+        distances, heads = [], heads_of(model, text)
         for shares in (True, False) if can_share(body_of(model)) else (False,):
-            for own_head in (False, True):
+            for own_head in heads:
                 reasons = {
                     "beginnings cannot be shared in its layers": not shares,
                     "its logits are capped or scaled": own_head,
@@ -366,6 +372,8 @@ def head_logprobs(
     # ZeRO 3 keeps a weight in pieces, and its shape as `ds_shape`.
     temperature, rows = _checked(temperature, rows, getattr(weight, "ds_shape", weight.shape)[0], hidden.device)
     partitioned = type(head) is nn.Linear and hasattr(weight, "ds_id")
+    if own is None:
+        hidden = hidden.to(weight.dtype)  # Mamba's states are float32
     if own is None and (partitioned or _is_plain(head)):
 
         def whole(states: Tensor) -> tuple[Tensor, Tensor]:

@@ -180,7 +180,7 @@ def options_for(config: Config, model: str) -> tuple[dict[str, Any], dict[str, A
     from transformers import AutoConfig
 
     try:
-        described = AutoConfig.from_pretrained(model)
+        described = AutoConfig.from_pretrained(model, trust_remote_code=False)
     except Exception as error:
         raise PolicyError(f"cannot read the description of a model from {model}: {reason_of(error)}") from error
     check_model(described)

@@ -96,8 +96,8 @@ class E5Encoder:
         if dtype not in _DTYPES:
             raise RetrievalError(f"an encoder computes in {' or '.join(_DTYPES)}, not {dtype!r}")
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(weights, local_files_only=True)
-            config = AutoConfig.from_pretrained(weights, local_files_only=True)
+            self._tokenizer = AutoTokenizer.from_pretrained(weights, local_files_only=True, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(weights, local_files_only=True, trust_remote_code=False)
         except _UNUSABLE as error:
             raise _unusable(path, error) from error
         positions = getattr(config, "max_position_embeddings", None)
@@ -130,7 +130,9 @@ class E5Encoder:
                     f"the encoder in {path} takes 8 to {longest} tokens of a text, not {settings[key]}"
                 )
         try:
-            self._model = AutoModel.from_pretrained(weights, config=config, local_files_only=True, dtype=_DTYPES[dtype])
+            self._model = AutoModel.from_pretrained(
+                weights, config=config, local_files_only=True, trust_remote_code=False, dtype=_DTYPES[dtype]
+            )
         except _UNUSABLE as error:
             raise _unusable(path, error) from error
         own = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"

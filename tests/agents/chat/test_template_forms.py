@@ -315,7 +315,15 @@ def test_a_channel_of_thoughts_is_split_off_before_commands_are_sought(template)
         assert "".join(renderer.read(renderer.write(whole)).split("\n")) == whole
 
 
-def test_a_template_that_prints_the_date_renders_the_same_prompt_on_any_day():
-    dated = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% endif %}" + ANY_ROLE
-    renderer = ChatRenderer(policy_of(dated))
+@pytest.mark.parametrize(
+    "dated",
+    [
+        "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% endif %}",
+        "{% set form = '%d %b' %}{{ strftime_now(form ~ ' %Y') }}",
+        "{% set now = strftime_now %}{{ now(format='%d %b %Y') }}",
+        "{% macro day() %}{{ strftime_now ('%d %b %Y') }}{% endmacro %}{{ day() }}",
+    ],
+)
+def test_a_template_that_prints_the_date_renders_the_same_prompt_on_any_day(dated):
+    renderer = ChatRenderer(policy_of(dated + ANY_ROLE))
     assert renderer._policy.decode(renderer.first_message("x")).startswith("01 Jan 2026<|im_start|>")

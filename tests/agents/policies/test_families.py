@@ -201,6 +201,23 @@ def test_the_learner_scores_as_the_models_own_forward_does(name):
         torch.testing.assert_close(slopes[0][name], slope, atol=1e-4 * max(1.0, float(slope.abs().max())), rtol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["Gemma 2", "GPT-Neo", "Mamba"])
+def test_16_bits_hide_no_difference(name):
+    """A cap, a window and a state are rounded away there: what is compared are the same weights in 32 bits."""
+    found = []
+    for dtype in (torch.float32, torch.bfloat16):
+        model = families.build(name, len(WORDS), WORDS.eos_token_id).to(dtype)
+        types = [weight.dtype for weight in model.parameters()]
+        policy = HFPolicy(model, WORDS, torch.Generator().manual_seed(0), 256)
+        scoring = find_scoring(model, 256)
+        found.append((policy.road, scoring))
+        assert [weight.dtype for weight in model.parameters()] == types
+        batch = collate([segment(ids(40, 1)), segment(ids(30, 2))], 0)
+        for scorer in (TokenScorer(model, scoring), Critic(model, scoring.shares)):
+            assert scorer(batch, 1.0)[0].isfinite().all()
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize(
     "name", [*IMAGES, "Gemma 3", "gpt-oss", "Qwen3.5", "Qwen3-MoE", "Mamba 2", "Falcon-H1", "Granite 3", "GPT-2"]
 )

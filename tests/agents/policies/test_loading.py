@@ -65,6 +65,18 @@ REFUSED = {
         lambda folder: saved(folder, quantization_config={"quant_method": "gptq", "bits": 4}),
         r"quantized \(gptq\) and cannot be trained: name its original weights",
     ),
+    "a package for quantized weights is missing": (
+        lambda folder: saved(folder, quantization_config={"quant_method": "torchao"}),
+        r"quantized \(torchao\) and cannot be trained: name its original weights",
+    ),
+    "reward model": (
+        lambda folder: saved(folder, architectures=["Qwen2ForSequenceClassification"]),
+        "Qwen2ForSequenceClassification is no causal language model: choose one",
+    ),
+    "code of its own": (
+        lambda folder: saved(folder, model_type="kimi_k2", auto_map={"AutoConfig": "own.Config"}),
+        "code of its own, which is not run: choose a model whose model_type and tokenizer transformers has",
+    ),
 }
 
 
