@@ -29,7 +29,7 @@ _THOUGHT_PARTS = ("reasoning_content", "reasoning", "thinking")  # of a message;
 _TODAY = date(2026, 1, 1)
 """For templates that print it: prompts of a resumed run, or of an evaluation on another day, are the same."""
 _DIRECTIVES = (*"aAbBcdDeFhHIjmMnpStTuUVwWxXyYZ", "-d", "-m", "-H", "-I", "-M", "-S", "-y", "-j")
-# The function of that name that templates know, with every directive of strftime.
+# Before a template, this macro takes the place of the function of that name, however it is called.
 _NOW = "{%- macro strftime_now(format) -%}{{ format"
 _NOW += "".join(f"|replace('%{one}', '{_TODAY.strftime(f'%{one}')}')" for one in _DIRECTIVES)
 _NOW += " }}{%- endmacro %}{{ '' }}"

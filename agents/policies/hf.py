@@ -100,7 +100,7 @@ def _refuse_unused_gpu() -> None:
 
 
 def reason_of(error: Exception) -> str:
-    """The first line of an error's message, or its type if it has none.
+    """The first line of an error's message, with the one that it announces; or its type if it has none.
 
     >>> reason_of(OSError("No space left\\nerrno 28")), reason_of(EOFError()), reason_of(ValueError("wrong:\\n a key"))
     ('No space left', 'EOFError', 'wrong: a key')
@@ -110,8 +110,8 @@ def reason_of(error: Exception) -> str:
         text = "; ".join(one["msg"] for one in error.errors())
     if isinstance(error, KeyError) or not text:
         text = f"{type(error).__name__} {text}".strip()
-    first, _, rest = text.partition("\n")
-    return f"{first} {rest.strip().partition(chr(10))[0]}" if first.endswith(":") and rest else first
+    first, *rest = text.splitlines()
+    return f"{first} {rest[0].strip()}" if first.endswith(":") and rest else first
 
 
 def check_path(path: str | Path) -> None:
@@ -247,7 +247,13 @@ def _hub_answers(name: str) -> bool:
 
 
 _TOKENIZERS = (
-    *("tokenizer.json", "tokenizer.model", "tiktoken.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json"),
+    "tokenizer.json",
+    "tokenizer.model",
+    "tiktoken.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "tekken.json",
 )
 
 
