@@ -108,9 +108,7 @@ def reason_of(error: Exception) -> str:
     text = str(error).strip()
     if isinstance(error, ValidationError):  # whose first line is a count
         text = "; ".join(one["msg"] for one in error.errors())
-    if isinstance(error, KeyError) or not text:
-        text = f"{type(error).__name__} {text}".strip()
-    first, *rest = text.splitlines()
+    first, *rest = text.splitlines() or [type(error).__name__]
     return f"{first} {rest[0].strip()}" if first.endswith(":") and rest else first
 
 
@@ -129,10 +127,10 @@ def check_path(path: str | Path) -> None:
 
 
 def _unloadable(path: str | Path, error: Exception) -> PolicyError:
-    own_code = "trust_remote_code" in str(error)
-    return PolicyError(
-        f"cannot load a causal language model from {path}: {_OWN_CODE if own_code else reason_of(error)}"
-    )
+    reason = _OWN_CODE if "trust_remote_code" in str(error) else reason_of(error)
+    if isinstance(error, KeyError):  # such as an activation
+        reason = f"its configuration names {reason}, which transformers does not know"
+    return PolicyError(f"cannot load a causal language model from {path}: {reason}")
 
 
 def _is_here(path: str | Path) -> bool:

@@ -73,6 +73,7 @@ REFUSED = {
         lambda folder: saved(folder, architectures=["Qwen2ForSequenceClassification"]),
         "Qwen2ForSequenceClassification is no causal language model: choose one",
     ),
+    "activation": (lambda folder: saved(folder, hidden_act="foo"), "its configuration names 'foo', which transformers"),
     "code of its own": (
         lambda folder: saved(folder, model_type="kimi_k2", auto_map={"AutoConfig": "own.Config"}),
         "code of its own, which is not run: choose a model whose model_type and tokenizer transformers has",
