@@ -178,7 +178,7 @@ def _kind(config: PreTrainedConfig) -> dict[str, Any]:
         quantization = AutoQuantizationConfig.from_dict(stored)
     except Exception:  # its package may be missing, and each raises what it wants
         quantization = None
-    if not hasattr(quantization, "dequantize"):
+    if quantization is None or not hasattr(quantization, "dequantize"):
         method = getattr(stored.get("quant_method"), "value", stored.get("quant_method"))
         raise ValueError(f"its weights are quantized ({method}) and cannot be trained: name its original weights")
     quantization.dequantize = True

@@ -401,7 +401,7 @@ def _room(device: torch.device) -> float:
 
 
 def _attention(model: PreTrainedModel) -> str:
-    return model.config.get_text_config()._attn_implementation
+    return str(model.config.get_text_config()._attn_implementation)
 
 
 __all__ = [
