@@ -99,7 +99,10 @@ class Learn:
         Raises:
             Failed: by the step; its result has the reason.
         """
+        archive = f"{[*self.done, name].index(name):02d}-{name}"
         if name in self.done:
+            if not (self.folder / f"{archive}.tar.xz").exists():  # killed just before
+                self.archive(archive)
             return self.done[name]
         begun, failure = time.monotonic(), None
         try:
@@ -110,7 +113,7 @@ class Learn:
         table(self.folder)
         with (self.folder / "results.jsonl").open("a") as stream:
             stream.write(json.dumps(found) + "\n")
-        self.archive(f"{len(self.done):02d}-{name}")
+        self.archive(archive)
         self.done[name] = found
         if failure:
             raise failure

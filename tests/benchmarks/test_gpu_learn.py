@@ -80,6 +80,16 @@ def test_a_failed_step_is_repeated_with_those_after_it(tmp_path, monkeypatch):
     assert [*gpu_learn.Learn("cpu", tmp_path).done] == ["start", "arms"]  # what `last` played is older
 
 
+def test_an_archive_that_a_kill_came_before_is_written_by_the_next_command(tmp_path):
+    gpu_learn.Learn("cpu", tmp_path).step("start", dict)
+    [archive] = tmp_path.glob("*.tar.xz")
+    archive.unlink()
+    begun = gpu_learn.Learn("cpu", tmp_path)
+    begun.step("start", dict)
+    begun.step("arms", dict)
+    assert archive.exists() and [path.name for path in sorted(tmp_path.glob("*.tar.xz"))][1:] == ["01-arms.tar.xz"]
+
+
 def test_an_arm_that_is_out_of_memory_starts_again_with_the_time_that_is_left(tmp_path, monkeypatch):
     learn, starts = learn_at(tmp_path, monkeypatch, seeds={"seeds": [0, 1]}), []
     text = f"CUDA out of memory. {'Tried to allocate. ' * 30}"
