@@ -35,6 +35,7 @@ SIMILARITY = ("cosine", "dot")
 # What decides, besides the weights, which vectors come out.
 _DECISIVE = ("*.safetensors", "*.bin", "config.json", "tokenizer*", "vocab*", "*.model", "special_tokens_map.json")
 _UNUSABLE = (OSError, ValueError, KeyError, RuntimeError)  # what transformers raises for damaged files
+_FILES_ALONE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}  # no network, no code of theirs
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _TO_STATE = {
     "pooling": "|".join(POOLING),
@@ -96,8 +97,8 @@ class E5Encoder:
         if dtype not in _DTYPES:
             raise RetrievalError(f"an encoder computes in {' or '.join(_DTYPES)}, not {dtype!r}")
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(weights, local_files_only=True, trust_remote_code=False)
-            config = AutoConfig.from_pretrained(weights, local_files_only=True, trust_remote_code=False)
+            self._tokenizer = AutoTokenizer.from_pretrained(weights, **_FILES_ALONE)
+            config = AutoConfig.from_pretrained(weights, **_FILES_ALONE)
         except _UNUSABLE as error:
             raise _unusable(path, error) from error
         positions = getattr(config, "max_position_embeddings", None)
@@ -130,9 +131,7 @@ class E5Encoder:
                     f"the encoder in {path} takes 8 to {longest} tokens of a text, not {settings[key]}"
                 )
         try:
-            self._model = AutoModel.from_pretrained(
-                weights, config=config, local_files_only=True, trust_remote_code=False, dtype=_DTYPES[dtype]
-            )
+            self._model = AutoModel.from_pretrained(weights, config=config, dtype=_DTYPES[dtype], **_FILES_ALONE)
         except _UNUSABLE as error:
             raise _unusable(path, error) from error
         own = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
