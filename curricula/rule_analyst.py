@@ -55,14 +55,15 @@ class RuleAnalyst:
 
 
 class UnreadAnalyst:
-    """Reads no failure: each has the same analysis, with the task's text as its query, and all candidates are selected.
+    """Follows up as many failures as :class:`RuleAnalyst`, but nothing of them decides what is retrieved.
 
-    It is the analyst of the controls that retrieve without reading (``curriculum.analyst=replay`` and ``text``).
+    It is the analyst of the controls that retrieve without reading (``curriculum.analyst=replay`` and ``text``): a task
+    that failed in two modes is two failures here, too.
     """
 
     def reflect(self, trajectories: Sequence[Trajectory]) -> list[Reflection]:
-        """The same for every trajectory, but for the task's text."""
-        return [Reflection("not_read", "", None, "", trajectory.task.goal) for trajectory in trajectories]
+        """The mode and the task's text as the query; no lesson."""
+        return [Reflection(diagnose(one)[0], "", None, "", one.task.goal, source="rule") for one in trajectories]
 
     def select(self, reflections: Sequence[Reflection], candidates: Sequence[Sequence[Failure]]) -> list[Selection]:
         """All candidates."""
