@@ -2,8 +2,8 @@
 
 The rollouts of a group begin with the same prompt, and often with the same first turns. A causal model computes the
 same state for such a token in every row, so all layers but attention see it once, and no layer sees padding. Attention
-covers whole rows, a rectangle of rows of similar length at a time: rows are gathered from the distinct tokens, attend
-causally, and each distinct token takes the result of the row in which it first stands.
+covers whole rows, a rectangle of rows of similar length at a time: the rows of all rectangles are gathered from the
+distinct tokens, attend causally, and each distinct token takes the result of the row in which it first stands.
 
 The attention has a name of its own, which a model's configuration gets at its first such pass. Calls without prefixes
 are transformers' ``sdpa``.
@@ -12,9 +12,10 @@ are transformers' ``sdpa``.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,34 +34,51 @@ WHOLE_ROWS = 4
 """A token that is shared costs about a fourth of a distinct one in memory: attention's part."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rectangle:
+class Rectangle(NamedTuple):
     """Rows whose attention is computed together.
 
     Attributes:
         rows: how many.
         width: of the longest, in tokens.
-        skip: columns on the left, half of them or more, without any of the rectangle's own tokens: their attention is
-            not needed. 0 for fewer columns.
-        start: number of the first distinct token that first stands here; they are numbered on from there.
-        own: how many of them there are.
-        index: (rows · width,) which distinct token stands at each place, any behind a row's end; None where
-            all places are the rectangle's own, in order.
-        firsts: (own,) the places at which they stand, counted without the skipped columns; None likewise.
+        skip: columns on the left, half of them or more, without any token that first stands in the rectangle: their
+            attention is not needed. 0 for fewer columns.
     """
 
     rows: int
     width: int
     skip: int
-    start: int
-    own: int
-    index: Tensor | None
-    firsts: Tensor | None
 
-    def to(self, device: torch.device | str) -> Rectangle:
-        """The same rectangle on another device."""
-        moved = [None if tensor is None else tensor.to(device) for tensor in (self.index, self.firsts)]
-        return Rectangle(self.rows, self.width, self.skip, self.start, self.own, *moved)
+
+class Selection(NamedTuple):
+    """Rows (N, …) selected from values (U, …), and the way back for their gradients.
+
+    Attributes:
+        index: (N,) which value each row is, any in the padding.
+        order: (M,) the rows that are no padding, those of each value together; M ≤ N.
+        offsets: (U,) where in ``order`` the rows of each value begin.
+    """
+
+    index: Tensor
+    order: Tensor
+    offsets: Tensor
+
+    @classmethod
+    def of(cls, index: np.ndarray, values: int, real: np.ndarray | None = None) -> Selection:
+        """A selection from so many values.
+
+        Args:
+            index: (N,).
+            values: U.
+            real: (N,) which rows are no padding; None: all. The padding gets no gradient.
+        """
+        rows = np.arange(len(index)) if real is None else np.flatnonzero(real)
+        order = rows[index[rows].argsort(kind="stable")]
+        counts = np.bincount(index[rows], minlength=values)
+        return cls(*map(torch.from_numpy, (index, order, counts.cumsum() - counts)))
+
+    def to(self, device: torch.device | str) -> Selection:
+        """The same selection on another device."""
+        return Selection(*(tensor.to(device) for tensor in self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +89,22 @@ class Prefixes:
         places: (U,) where each first stands, as row · T + column; ascending.
         numbers: (B, T) which one stands at each place; 0 in the padding.
         rectangles: the rows, in order.
+        whole: the tokens of all rectangles, row after row; None where they are the distinct tokens in order.
+        asking: ``whole`` without the skipped columns; None likewise.
+        firsts: of the places of ``asking`` those at which the distinct tokens first stand; None likewise.
     """
 
     places: Tensor
     numbers: Tensor
     rectangles: tuple[Rectangle, ...]
+    whole: Selection | None
+    asking: Selection | None
+    firsts: Selection | None
 
     def to(self, device: torch.device | str) -> Prefixes:
         """The same on another device."""
-        rectangles = tuple(rectangle.to(device) for rectangle in self.rectangles)
-        return Prefixes(self.places.to(device), self.numbers.to(device), rectangles)
+        selections = (None if one is None else one.to(device) for one in (self.whole, self.asking, self.firsts))
+        return Prefixes(self.places.to(device), self.numbers.to(device), self.rectangles, *selections)
 
 
 def find_prefixes(rows: Sequence[Sequence[int] | np.ndarray]) -> Prefixes:
@@ -113,7 +137,8 @@ def find_prefixes(rows: Sequence[Sequence[int] | np.ndarray]) -> Prefixes:
     # Rows are cut into rectangles of similar length, so that attention computes little padding. On the left of a
     # rectangle there may be columns that earlier rows own already: their keys and values are needed, their attention is
     # not, and `skip` leaves it out.
-    rectangles, start, top = [], 0, 0
+    rectangles, top = [], 0
+    cut: dict[str, list[np.ndarray]] = {"number": [], "real": [], "asks": [], "first": []}  # by place
     while top < len(rows):
         end, longest, shortest = top, 0, width
         while end < len(rows):
@@ -123,23 +148,20 @@ def find_prefixes(rows: Sequence[Sequence[int] | np.ndarray]) -> Prefixes:
             end += 1
         wide = int(lengths[top:end].max())
         here = is_first[top:end, :wide]
-        skip = int(here.any(axis=0).argmax())  # 0 where nothing is its own
+        skip = int(here.any(axis=0).argmax())  # 0 where nothing first stands here
         skip = skip if 2 * skip >= wide else 0
-        own = np.flatnonzero(here[:, skip:])
-        simple = len(own) == (end - top) * wide
-        rectangles.append(
-            Rectangle(
-                rows=end - top,
-                width=wide,
-                skip=skip,
-                start=start,
-                own=len(own),
-                index=None if simple else torch.from_numpy(numbers[top:end, :wide].ravel()),
-                firsts=None if simple else torch.from_numpy(own),
-            )
-        )
-        start, top = start + len(own), end
-    return Prefixes(torch.from_numpy(first[order]), torch.from_numpy(numbers), tuple(rectangles))
+        rectangles.append(Rectangle(end - top, wide, skip))
+        asks = np.broadcast_to(np.arange(wide) >= skip, here.shape)
+        for name, values in zip(cut, (numbers[top:end, :wide], real[top:end, :wide], asks, here), strict=True):
+            cut[name].append(values.ravel())
+        top = end
+    index, inside, asked, begins = (np.concatenate(parts) for parts in cut.values())
+    found = torch.from_numpy(first[order]), torch.from_numpy(numbers), tuple(rectangles)
+    if len(index) == len(first):  # nothing is shared, padded or skipped
+        return Prefixes(*found, None, None, None)
+    whole = Selection.of(index, len(first), inside)
+    asking = Selection.of(index[asked], len(first), inside[asked])
+    return Prefixes(*found, whole, asking, Selection.of(np.flatnonzero(begins[asked]), int(asked.sum())))
 
 
 def plan_by_prefix(segments: Sequence[Segment], max_tokens: int) -> list[list[int]]:
@@ -271,26 +293,42 @@ def _attend(
     """transformers' interface: query (1, H, U, E), key and value (1, K, U, E); returns (1, U, H, E)."""
     if shared is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    flat = [tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value)]
     shared.layers += 1
-    found = []
-    for rectangle, mask in zip(shared.shared.rectangles, shared.masks, strict=True):
-        asking = _rows(flat[0], rectangle, rectangle.skip).transpose(1, 2)
-        parts = [asking, *(_rows(tensor, rectangle).transpose(1, 2) for tensor in flat[1:])]
-        attended = sdpa_attention_forward(module, *parts, mask, **{**options, "is_causal": mask is None})[0].flatten(
-            0, 1
-        )
-        found.append(attended if rectangle.firsts is None else select_rows(attended, rectangle.firsts))
-    return torch.cat(found)[None], None
+    found, prefixes = [], shared.shared
+    of_all = [(one.rows, one.width) for one in prefixes.rectangles]
+    gathered = (
+        _rows(query, prefixes.asking, [(one.rows, one.width - one.skip) for one in prefixes.rectangles]),
+        _rows(key, prefixes.whole, of_all),
+        _rows(value, prefixes.whole, of_all),
+    )
+    for mask, *rows in zip(shared.masks, *gathered, strict=True):
+        attended = sdpa_attention_forward(module, *rows, mask, **{**options, "is_causal": mask is None})[0]
+        found.append(attended.flatten(0, 1))
+    made = torch.cat(found)
+    return (made if prefixes.firsts is None else _Selected.apply(made, prefixes.firsts))[None], None
 
 
-def _rows(tensor: Tensor, rectangle: Rectangle, skip: int = 0) -> Tensor:
-    """(U, H, E) → (rows, width - skip, H, E)."""
-    if rectangle.index is None:
-        rows = tensor[rectangle.start : rectangle.start + rectangle.own]
-    else:
-        rows = select_rows(tensor, rectangle.index.view(rectangle.rows, -1)[:, skip:].flatten())
-    return rows.view(rectangle.rows, rectangle.width - skip, *tensor.shape[1:])
+def _rows(tensor: Tensor, selection: Selection | None, sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
+    """(1, H, U, E) → (rows, H, width, E) of each rectangle."""
+    flat = tensor[0].transpose(0, 1)
+    rows = flat if selection is None else _Selected.apply(flat, selection)
+    parts = rows.split([math.prod(size) for size in sizes])
+    return [part.unflatten(0, size).transpose(1, 2) for part, size in zip(parts, sizes, strict=True)]
+
+
+class _Selected(torch.autograd.Function):
+    """The rows of a selection. Rows of one value add their gradients in a fixed order, without a sort at each call."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, selection: Selection) -> Tensor:
+        ctx.selection = selection
+        return values.flatten(1).index_select(0, selection.index).view(-1, *values.shape[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> Any:
+        _, order, offsets = ctx.selection
+        summed = torch.nn.functional.embedding_bag(order, upstream[0].flatten(1), offsets, mode="sum")
+        return summed.view(len(offsets), *upstream[0].shape[1:]), None
 
 
 def select_rows(values: Tensor, index: Tensor) -> Tensor:

@@ -175,7 +175,11 @@ def test_tokens_are_the_same_if_and_only_if_their_beginnings_are(rows):
     for number, place in enumerate(found.places.tolist()):
         assert found.numbers[place // width, place % width] == number
     assert sum(rectangle.rows for rectangle in found.rectangles) == len(rows)
-    assert sum(rectangle.own for rectangle in found.rectangles) == len(found.places)
+    if found.whole is None:
+        assert sum(map(len, rows)) == len(found.places)
+    else:
+        assert found.asking.index[found.firsts.index].tolist() == list(range(len(found.places)))
+        assert len(found.whole.order) == sum(map(len, rows))  # the padding is no part of any gradient
 
 
 @given(few_tokens, st.integers(1, 30))
