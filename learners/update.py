@@ -76,7 +76,8 @@ def update(
     batch, passes = deal_segments(ranks, batch, outline, passes)
     if learner.critic is not None:
         learner.critic.share = learner.share
-    batch = with_logprobs(batch, learner, [[part.segments for part in parts] for parts in passes])
+    if not critic_alone:
+        batch = with_logprobs(batch, learner, [[part.segments for part in parts] for parts in passes], method)
     policy_metrics: list[dict[str, float]] = []
     critic_metrics: list[dict[str, float]] = []
     try:
@@ -161,14 +162,16 @@ def minibatches(config: Config, outline: Outline, order: np.random.Generator) ->
     return [Minibatch(part.tolist(), None) for part in parts]
 
 
-def with_logprobs(batch: Batch, learner: Learner, passes: Sequence[Sequence[Sequence[int]]]) -> Batch:
+def with_logprobs(batch: Batch, learner: Learner, passes: Sequence[Sequence[Sequence[int]]], method: Method) -> Batch:
     """The batch with the columns ``reference`` and ``old``, if needed, as they are before the first step.
 
     ``reference`` is scored with the reference policy of the KL penalty. ``old`` is scored with the learner's present
-    weights, if the ratio starts from them and more than one step follows: the first step computes them itself.
+    weights, if the ratio starts from them and more than one step follows. Only what later minibatches train is scored:
+    the first step computes its own part, and keeps it for later passes.
 
     Args:
         passes: per pass and minibatch the numbers of its segments.
+        method: decides what is trained.
     """
     config = learner.config
     temperature, segments = config.rollout.temperature, batch.segments
@@ -183,7 +186,7 @@ def with_logprobs(batch: Batch, learner: Learner, passes: Sequence[Sequence[Sequ
                 rows[i] = row
     if (starts_from_learner(config) or not config.loss.action_mask) and sum(map(len, passes)) > 1:
         rows = columns["old"] = list(zeros)
-        chosen = sorted(range(len(segments)) if len(passes) > 1 else chain(*first_pass[1:]))
+        chosen = sorted(i for i in chain(*first_pass[1:]) if _is_trained(learner, batch, i, method))
         for i, row in zip(chosen, learner.score([segments[i] for i in chosen], temperature), strict=True):
             rows[i] = row
     return replace(batch, columns=columns)
@@ -196,6 +199,7 @@ def policy_step(
     temperature: float,
     fresh: bool = False,
     loss: Loss | None = None,
+    keep: Column | None = None,
 ) -> dict[str, float] | None:
     """One optimizer step of a loss of sampled tokens (Eq. 9); None if no rank has segments.
 
@@ -212,6 +216,7 @@ def policy_step(
         fresh: whether the learner still has the weights that sampled. A ratio that starts from the learner then starts
             from this pass, and the pass measures the mismatch of learner and sampler.
         loss: of sampled tokens; by default that of the configuration's method.
+        keep: an array per segment; receives the learner's log-probabilities from before the step.
 
     Returns:
         ``loss``, ``grad_norm`` and ``tokens`` (sampled and trained); of a mixture of experts ``router_loss``
@@ -262,7 +267,7 @@ def policy_step(
         return value
 
     with learner.module.routers as routers:
-        norm = learner.update(segments, columns, objective, temperature, entropy=True)
+        norm = learner.update(segments, columns, objective, temperature, entropy=True, keep=keep)
     total = sums.over_ranks(ranks)
     metrics = {"tokens": total["tokens"], "loss": total["loss"], "grad_norm": norm}
     if routers.experts:
@@ -403,7 +408,12 @@ def _minibatch_step(
     segments = [batch.segments[number] for number in kept]
     if method.reads_world:
         columns["world"] = world_weights(segments, learner.ranks.sum)
-    return policy_step(learner, segments, columns, learner.config.rollout.temperature, fresh, loss)
+    before = [np.zeros(len(segment)) for segment in segments] if fresh and "old" in columns else None
+    metrics = policy_step(learner, segments, columns, learner.config.rollout.temperature, fresh, loss, before)
+    if before is not None:
+        for number, row in zip(kept, before, strict=True):
+            batch.columns["old"][number] = row
+    return metrics
 
 
 def _critic_step(critic: Engine, batch: Batch, chosen: Sequence[int]) -> dict[str, float] | None:

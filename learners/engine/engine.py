@@ -156,6 +156,15 @@ class NotFinite(ArithmeticError):
         self.tasks: Sequence[str] = ()
 
 
+def _spread(values: torch.Tensor, segments: Sequence[Segment], chosen: Sequence[int], into: Column) -> None:
+    """Writes the scores of a micro-batch, one trained token after another, to the places of its segments."""
+    scores, end = values.detach().double().cpu().numpy(), 0
+    for index in chosen:
+        scored = np.flatnonzero(segments[index].token_kind)
+        start, end = end, end + len(scored)
+        into[index][scored] = scores[start:end]
+
+
 class Engine:
     """A model that scores tokens, and its optimizer, under DeepSpeed.
 
@@ -206,6 +215,7 @@ class Engine:
         objective: Objective,
         temperature: float,
         entropy: bool = False,
+        keep: Column | None = None,
     ) -> float:
         """Sums ``objective`` over all micro-batches and ranks and steps once; every rank must call it.
 
@@ -215,6 +225,7 @@ class Engine:
             objective: must weigh its tokens by the whole batch, of all ranks.
             temperature: of the distributions that tokens are scored under.
             entropy: whether ``objective`` needs entropies.
+            keep: an array per segment; receives the scores of its trained tokens, from before the step.
 
         Returns:
             the gradient's norm before clipping.
@@ -244,7 +255,10 @@ class Engine:
             self.engine.set_gradient_accumulation_boundary(number == rounds - 1)
             self.flop += self._flop_of_token[1] * batch.prefixes.places.numel()
             with counting("tokens trained", batch.prefixes.places.numel()):
-                loss = objective(token_scores(batch, *self.engine(batch, temperature, entropy)))
+                scores = token_scores(batch, *self.engine(batch, temperature, entropy))
+                if keep is not None and number < len(plan):
+                    _spread(scores.logprobs, segments, plan[number], keep)
+                loss = objective(scores)
                 # DeepSpeed averages gradients over ranks; the objective is a sum over them.
                 self.engine.backward(loss * self.ranks.size)
                 total = total + loss.detach()
@@ -286,12 +300,8 @@ class Engine:
             batch = self._collate(segments, {}, chosen)
             self.flop += self._flop_of_token[0] * batch.prefixes.places.numel()
             with counting("tokens scored", batch.prefixes.places.numel()):
-                values = scorer(batch, temperature)[0].double().cpu().numpy()
-            end = 0
-            for index in chosen:
-                scored = np.flatnonzero(segments[index].token_kind)
-                start, end = end, end + len(scored)
-                scores[index][scored] = values[start:end]
+                values = scorer(batch, temperature)[0]
+            _spread(values, segments, chosen, scores)
         for _ in range(missing):
             scorer(self._idle({}), temperature)
         return scores

@@ -9,6 +9,7 @@ import torch
 from small_batch import TASK, batch_of, configured, transcript, two_groups, windows
 from tiny import plain, qwen
 
+import roleagent.learners.update as update_module
 from roleagent.config import from_dict, load
 from roleagent.config.settings import LossConfig
 from roleagent.learners.batch import build_batch
@@ -65,6 +66,33 @@ def test_later_updates_start_from_the_weights_before_the_first():
         assert metrics["logprob_gap"] > 1e-3 and metrics["mismatch_max"] < 1e-5
         found.append((metrics["ratio"], metrics["logprob_gap"], metrics["loss"]))
     assert found[0] == pytest.approx(found[1], rel=1e-4)
+
+
+@pytest.mark.parametrize(("parts", "share", "scored"), [(1, 1.0, 0), (2, 1.0, 2), (2, 0.0, 0)])
+def test_later_passes_start_from_what_the_first_step_computed(monkeypatch, parts, share, scored):
+    """Only minibatches behind the first are scored apart, and of them only what is trained."""
+    learner = learner_of(loss={"old_logprobs": "learner", "kl": 0.0}, optim={"minibatches": parts, "lr": 1e-3})
+    batch, asked, kept = two_groups(learner.config), [], []
+    batch.columns["advantages"] = [share * row for row in batch.columns["advantages"]]
+    before = learner.score(batch.segments, 1.0)
+    score, step = learner.score, update_module.policy_step
+
+    def counted(segments, *given):
+        asked.extend(segments)
+        return score(segments, *given)
+
+    def remembered(learner, segments, columns, *given):
+        kept.append((segments, columns.get("old")))
+        return step(learner, segments, columns, *given)
+
+    monkeypatch.setattr(learner, "score", counted)
+    monkeypatch.setattr(update_module, "policy_step", remembered)
+    update(learner, batch, [np.random.default_rng(3) for _ in range(2)])
+    assert len(asked) == scored
+    known = {id(segment): row for segment, row in zip(batch.segments, before, strict=True)}
+    for segments, old in kept[1:]:
+        for segment, row in zip(segments, old, strict=True):
+            assert row == pytest.approx(known[id(segment)], abs=1e-5) and row.any()
 
 
 def test_the_mismatch_is_that_of_the_first_update():
@@ -126,7 +154,7 @@ def test_the_mean_over_minibatches_of_turns_is_the_objective(monkeypatch, aggreg
     advantages = [method_of(learner.config).estimate(group) for group in groups]
     batch, seen = build_batch(groups, advantages, learner.config, None, np.random.default_rng(0)), []
 
-    def policy_step(learner, segments, columns, temperature, fresh, loss):
+    def policy_step(learner, segments, columns, temperature, fresh, loss, keep):
         rows = zip(plain(segments), columns["weights"], strict=True)
         seen.append([(segment.trajectory, segment.token_ids, *row) for segment, row in rows])
         return {"loss": 0.0}
