@@ -33,6 +33,7 @@ _COUNTED = (
     *("genenv_records_in_band", *(f"genenv_refused_{reason}" for reason in REFUSALS)),
 )
 _SMALL_KL = 1e-4  # nats
+_NEVER_TRAINED = ("base", "static", "endpoint")  # kinds of simulator
 
 
 class GenEnv(Method):
@@ -105,7 +106,7 @@ class GenEnv(Method):
         options, env = run.config.simulator, split.config.env
         name = env.name if isinstance(env, EnvMemberConfig) else ""
         stream = partial(run.stream, *filter(None, [name]))
-        never_learns = options.kind in ("base", "static")  # varying the tasks in the band would be a way to learn
+        never_learns = options.kind in _NEVER_TRAINED  # varying the tasks in the band would be a way to learn
         grammar = grammar_of(split.base, plan_share=options.plan_share)
         if self.simulator is None:
             simulator = open_simulator(run.config, grammar, len(split.task_split), stream("task writer"))
@@ -181,7 +182,7 @@ class GenEnv(Method):
         expected = {"genenv_pool": "genenv is on, but the pool of written tasks is empty"}
         if options.shares[1]:
             expected["genenv_replayed"] = "simulator.shares replays tasks, but no written task was ever played again"
-        if options.kind in ("base", "static", "endpoint"):
+        if options.kind in _NEVER_TRAINED:
             return expected
         expected["genenv_records_in_band"] = (
             "genenv is on, but no written task was ever in the band: nothing was learned"

@@ -118,6 +118,18 @@ def test_credit_is_that_of_the_configuration(tmp_path):
     assert sampler.credit == "batch"
 
 
+@pytest.mark.parametrize(("kind", "share"), [("table", 0.2), ("base", 0), ("static", 0), ("endpoint", 0)])
+def test_a_control_writes_no_variations_of_tasks_in_the_band(tmp_path, monkeypatch, kind, share):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with serving(lambda body, number: "") as fake:
+        served = {"endpoint": {"url": fake.url}} if kind == "endpoint" else {}
+        loaded = from_dict({**GENENV, "run_dir": str(tmp_path / "run"), "simulator": {"kind": kind}, **served})
+        split = EnvSplit.open(loaded, "train")
+        with open_run(loaded, split, Display("", quiet=True), False) as run:
+            sampler = run.method.sampler(run, split, UniformSampler(split.task_split, np.random.default_rng(0)))
+    assert sampler.writer.variation_share == share
+
+
 OWN = """
 from roleagent.curricula.alignment import Alignment
 from roleagent.curricula.samplers import UniformSampler
