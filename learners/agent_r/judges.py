@@ -69,8 +69,11 @@ class ReflectionJudge:
         self.analyst = analyst
 
     def judge(self, paths: Sequence[JudgedPath]) -> list[list[Verdict]]:
+        bad = {path.edges: path.trajectory for path in paths}  # a bad path may be in several pairs
+        known = dict(zip(bad, self.analyst.reflect([*bad.values()]), strict=True))
         found = []
-        for path, reflection in zip(paths, self.analyst.reflect([path.trajectory for path in paths]), strict=True):
+        for path in paths:
+            reflection = known[path.edges]
             undecided = Verdict(_UNDECIDED, "", reflection.source, reflection.repaired)
             verdicts = [undecided] * (len(path.edges) - path.shared)
             place = -1 if reflection.critical_step is None else reflection.critical_step - path.shared

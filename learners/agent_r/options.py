@@ -48,6 +48,9 @@ class RevisionConfig:
     beta: ShareAbove0 = 0.2  # what separates a good and a bad path (exclusive), on the same scale as alpha
     separation: Literal["gap", "bound"] = "gap"  # beta is the least difference of the two rewards, or, as Eq. 4 has it,
     # a number below every good one and above every bad one
+    pairing: Literal["nearest", "all"] = "nearest"  # a bad path goes with the good one that shares most steps, and bad
+    # paths that differ in their last step alone are one; or each bad path goes with every good one, as published
+    pairs_per_tree: Count = 40  # most pairs of a tree, drawn before they are judged and spliced; 0: all
     judge: Text = "auto"  # step (the policy, step by step), reflection (the analyst), rule, value (of the tree), last,
     # random, or module:Class; auto: step with policy.path, else rule, or value where an environment has no rules
     splice: Literal["verified", "searched", "published"] = "verified"  # what the world refutes is dropped; searched

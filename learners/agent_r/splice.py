@@ -30,9 +30,6 @@ from roleagent.learners.agent_r.search import Node, Tree, common_ancestor
 from roleagent.learners.sft.demonstrations import Demonstration, Step, reset_to
 from roleagent.types import Completion, Trajectory, Turn, reward_terms
 
-PAIRS_PER_TREE = 40
-"""Most pairs of a tree; the published averages are 18 to 40."""
-
 Truth = Literal["same", "valid", "false"]
 WAIT, WAITED = "wait", "ok."
 """The revision signal as a command, and its answer (``prompt.revisions=action``), as published."""
@@ -276,24 +273,26 @@ def good_leaves(leaves: Sequence[Node], alpha: float) -> list[Node]:
 def make_pairs(tree: Tree, alpha: float, options: RevisionConfig, rng: np.random.Generator) -> list[Pair]:
     """The pairs of a tree.
 
-    Bad leaves that differ in their last step alone are one. Each goes with the good leaf with which it shares most
-    steps, then the one of higher reward, then the shorter one.
+    ``options.pairing=nearest``: bad leaves that differ in their last step alone are one. Each goes with the good leaf
+    with which it shares most steps, then the one of higher reward, then the shorter one. ``all``, as published: each
+    bad leaf goes with every good one.
 
     Args:
         alpha: of the iteration.
-        options: β, and how it separates the rewards of a pair.
-        rng: draws the pairs that are kept of more than ``PAIRS_PER_TREE``.
+        options: which leaves are paired, β, and how it separates their rewards.
+        rng: draws the pairs that are kept of more than ``options.pairs_per_tree``.
     """
-    leaves = leaves_of(tree)
+    leaves, nearest = leaves_of(tree), options.pairing == "nearest"
     good, pairs = good_leaves(leaves, alpha), []
-    for bad in distinct(leaves):
+    for bad in distinct(leaves) if nearest else leaves:
         partners = [leaf for leaf in good if is_separated(bad.outcome, leaf.outcome, options)]
-        rng.permutation(len(partners))  # unused: without it, the draws that follow would be others than in earlier runs
-        if partners:
-            best = min(partners, key=lambda leaf: (-common_ancestor(bad, leaf).depth, -leaf.outcome, leaf.depth))
-            pairs.append(Pair(bad, best, common_ancestor(bad, best).depth))
+        if nearest:
+            rng.permutation(len(partners))  # unused: without it, the draws that follow would not be those of older runs
+            partners.sort(key=lambda leaf: (-common_ancestor(bad, leaf).depth, -leaf.outcome, leaf.depth))
+            partners = partners[:1]
+        pairs += [Pair(bad, partner, common_ancestor(bad, partner).depth) for partner in partners]
     pairs = [pair for pair in pairs if pair.shared < min(pair.bad.depth, pair.good.depth)]
-    kept = sorted(rng.permutation(len(pairs))[:PAIRS_PER_TREE])
+    kept = sorted(rng.permutation(len(pairs))[: options.pairs_per_tree or None])
     return [pairs[place] for place in kept]
 
 

@@ -91,6 +91,20 @@ def test_a_critical_step_on_the_shared_part_is_no_mistake(failures):
     assert transition_point(len(edges) - 1, late) in (None, len(edges))
 
 
+def test_a_bad_path_of_several_pairs_is_read_once(failures):
+    class Counting(RuleAnalyst):
+        def reflect(self, trajectories):
+            asked.append(len(trajectories))
+            return super().reflect(trajectories)
+
+    asked, path = [], next(one.trajectory for one in failures)
+    paths = [JudgedPath(path, shared, tuple(range(len(path.turns)))) for shared in (0, 1, 0)]
+    assert [len(verdicts) for verdicts in ReflectionJudge(Counting()).judge(paths)] == [
+        len(path.turns) - shared for shared in (0, 1, 0)
+    ]
+    assert asked == [1]
+
+
 def test_judges_by_name():
     rng, plain = np.random.default_rng(0), Script(lambda prompt, slot: "")
     toy = ("env.id=RoleAgent/Toy-v0", "method=agent_r")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from programs import ROOT
 from tiny import world_of
 from trees import grow, kitchen, note
 
@@ -148,11 +149,20 @@ def test_the_partner_shares_most_steps_and_then_is_the_shorter(world):
     assert [node.command for node in pair.bad.path()] == bad
 
 
-def test_leaves_that_differ_in_their_last_step_alone_are_one(world, monkeypatch):
+def test_leaves_that_differ_in_their_last_step_alone_are_one(world):
     tree = tree_of(world, GOOD, ["go to sink", "look"], ["go to sink", "go to tray"], ["go to tray"])
     assert len(make_pairs(tree, 0.5, OPTIONS, RNG(0))) == 2
-    monkeypatch.setattr("roleagent.learners.agent_r.splice.PAIRS_PER_TREE", 1)
-    assert len(make_pairs(tree, 0.5, OPTIONS, RNG(0))) == 1
+    assert len(make_pairs(tree, 0.5, replace(OPTIONS, pairs_per_tree=1), RNG(0))) == 1
+
+
+def test_the_published_pairs_are_all_of_bad_and_good_leaves(world):
+    """One partner for each bad leaf gives 5 pairs of a tree; the paper has 18 to 40 revisions of a task."""
+    bad = [["go to sink", step] for step in ("look", "go to tray")] + [["go to tray"]]
+    tree = tree_of(world, GOOD, ["go to counter", *GOOD], *bad)
+    published = load(ROOT / "configs" / "published" / "agent_r_textcraft.yaml").options.revision
+    pairs = make_pairs(tree, 0.5, published, RNG(0))
+    ends = {(pair.bad.number, pair.good.number) for pair in pairs}
+    assert len(pairs) == len(ends) == 3 * 2 and {pair.shared for pair in pairs} == {0}
 
 
 def test_trees_without_a_good_or_a_bad_leaf_have_no_pair(world):
