@@ -293,7 +293,7 @@ class EnvSplit:
         if hasattr(base.unwrapped, "check_ready"):
             try:
                 base.unwrapped.check_ready()
-            except (RuntimeError, OSError) as error:
+            except (RuntimeError, OSError, gymnasium.error.DependencyNotInstalled) as error:
                 raise ConfigError(f"the environment {config.env.id} is not ready: {error}") from error
         task_split: TaskSplit = base.unwrapped.task_split
         if limit:

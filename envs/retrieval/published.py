@@ -7,6 +7,7 @@ some of the passages: that row *n* of the index is line *n* of the corpus, made 
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -86,19 +87,13 @@ def _faiss(path: Path, corpus: Passages, name: str, out: Path, settings: dict[st
 
 
 def _lucene(path: Path, corpus: Passages, name: str, out: Path, settings: dict[str, Any]) -> Manifest:
-    from roleagent.envs.retrieval.lexical.lucene import LUCENE, LuceneIndex
+    from roleagent.envs.retrieval.lexical.lucene import IDS, LUCENE, LuceneIndex, require_pyserini
 
     if settings:
         raise RetrievalError("a Lucene index has no settings: leave --set out")
-    out.mkdir(parents=True, exist_ok=True)
-    _link(path, out / LUCENE)
-    index = LuceneIndex.over(out, corpus.ids)
-    try:
-        held = index.documents
-    except Exception as error:  # Lucene's, through the bridge
-        raise RetrievalError(
-            f"{path} is no Lucene index that pyserini {version('pyserini')} reads ({error})"
-        ) from error
+    require_pyserini()
+    index = LuceneIndex(out, corpus.ids, path)
+    held = index.documents
     if held != len(corpus):
         raise RetrievalError(f"{path} has {held} documents, and {corpus.path} {len(corpus)} passages: name its corpus")
     for row in _some(len(corpus)):
@@ -111,6 +106,8 @@ def _lucene(path: Path, corpus: Passages, name: str, out: Path, settings: dict[s
             raise RetrievalError(
                 f"{path} does not find passage {passage.id} of {corpus.path} by its text: name its corpus"
             )
+    _link(path, out / LUCENE)
+    (out / IDS).write_text(json.dumps(list(corpus.ids)), encoding="utf-8")
     return _written(out, name, name, corpus, {}, "", 0)
 
 

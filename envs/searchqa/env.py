@@ -157,10 +157,13 @@ class SearchQAEnv(Restorable, TaskSplitEnv):
         """Finds out whether searches can be made, before a run begins.
 
         Raises:
-            RetrievalError: the retrieval service does not answer.
+            gymnasium.error.DependencyNotInstalled: the retriever needs a package or Java, which is missing.
+            RetrievalError: the retrieval service does not answer, or the index cannot be read.
         """
         if isinstance(retriever := self.archive.retriever, HTTPRetriever):
             retriever.check()
+        else:
+            retriever.retrieve(["ready"], 1)
 
     def walkthrough(self) -> tuple[str, ...]:
         """Searches for the golden passages, as far as they are known and there are steps, and the golden answer."""

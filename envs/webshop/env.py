@@ -134,6 +134,15 @@ class WebShopEnv(Restorable, TaskSplitEnv):
             self._steps = None
         return self._text, reward, session.done, truncated, self._info(valid, {"task": reward})
 
+    def check_ready(self) -> None:
+        """Searches once, before a run begins: Lucene starts Java with its first search.
+
+        Raises:
+            gymnasium.error.DependencyNotInstalled: Java is missing.
+            RetrievalError: the index cannot be read.
+        """
+        self.shop.index.search("ready", 1)
+
     def walkthrough(self) -> tuple[str, ...]:
         """Commands that reach a score of 1 from the start; ``()`` where we know of none (see the oracle)."""
         if self._session is None:

@@ -16,11 +16,14 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from gymnasium.error import DependencyNotInstalled
+
+from roleagent.envs.retrieval.passages import RetrievalError
 
 MEMORY = "-Xmx512m"
 IDS, LUCENE = "ids.json", "lucene"
@@ -38,13 +41,19 @@ _started_in: int | None = None  # the process that runs the Java machine
 class LuceneIndex:
     """A BM25 index of Lucene's (k1 = 0.9, b = 0.4, English analyzer), on disk.
 
+    Args:
+        folder: of the index and its ids.
+        ids: of the documents.
+        place: of Lucene's files; None: in ``folder``.
+
     Raises:
         gymnasium.error.DependencyNotInstalled: pyserini (on opening) or Java (on first use) is missing.
+        RetrievalError: the files are no index that pyserini reads (on first use).
         RuntimeError: the Java machine was started before this process was forked.
     """
 
-    def __init__(self, folder: Path, ids: Sequence[str]) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, ids: Sequence[str], place: Path | None = None) -> None:
+        self._folder, self._place = folder, place or folder / LUCENE
         self._positions = {name: position for position, name in enumerate(ids)}
 
     @classmethod
@@ -56,22 +65,17 @@ class LuceneIndex:
         """
         if len(set(ids)) != len(ids):
             raise ValueError("the ids of an index must differ from each other")
+        open_writer = java("io.anserini.index.SimpleIndexer")  # before anything is deleted: Java may be missing
         folder = Path(folder)
         (folder / IDS).unlink(missing_ok=True)  # no index until it is complete
         shutil.rmtree(folder / LUCENE, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        writer = java("io.anserini.index.SimpleIndexer")(str(folder / LUCENE), False, 1)
+        writer = open_writer(str(folder / LUCENE), False, 1)
         try:
             for name, text in zip(ids, texts, strict=True):
                 writer.addRawDocument(json.dumps({"id": name, "contents": _clean(text)}, ensure_ascii=False))
         finally:
             writer.close()
-        (folder / IDS).write_text(json.dumps(list(ids)), encoding="utf-8")
-        return cls.open(folder)
-
-    @classmethod
-    def over(cls, folder: Path, ids: Sequence[str]) -> LuceneIndex:
-        """Opens a folder that has a Lucene index of another program, whose documents have these ids."""
         (folder / IDS).write_text(json.dumps(list(ids)), encoding="utf-8")
         return cls.open(folder)
 
@@ -113,7 +117,14 @@ class LuceneIndex:
 
     @cached_property
     def _searcher(self) -> Any:
-        searcher = java("io.anserini.search.SimpleSearcher")(str(self._folder / LUCENE))
+        open_files = java("io.anserini.search.SimpleSearcher")
+        try:
+            searcher = open_files(str(self._place))
+        except Exception as error:  # the bridge's, with the stack of Java in its text
+            said = getattr(error, "innermessage", error)
+            raise RetrievalError(
+                f"{self._place} is no Lucene index that pyserini {version('pyserini')} reads ({said})"
+            ) from error
         java("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(2**31 - 1)  # long queries are answered, too
         return searcher
 

@@ -2,16 +2,20 @@
 
 import json
 import os
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from gymnasium.error import DependencyNotInstalled
 from tiny_e5 import save_model
 
+from roleagent.agents.builders import EnvSplit
 from roleagent.cli import main
+from roleagent.config import ConfigError, load
 from roleagent.envs.retrieval.lexical import lucene
 from roleagent.envs.retrieval.passages import Passages
 from roleagent.envs.retrieval.registry import open_index, open_retriever
+from roleagent.envs.searchqa.data.dataset import open_archive
 
 faiss = pytest.importorskip("faiss")
 WORDS = [
@@ -108,6 +112,48 @@ def test_without_pyserini_a_lucene_index_is_one_line(folder, tmp_path, capsys, m
     assert "pip install 'roleagent[pyserini]'" in capsys.readouterr().err.strip().splitlines()[-1]
 
 
+class Searcher:
+    """Lucene's answers, where there is no Java."""
+
+    def __init__(self, place):
+        pass
+
+    def get_total_num_docs(self):
+        return 60
+
+    def search(self, query, k):
+        return []
+
+
+def no_java(name):
+    raise DependencyNotInstalled("Lucene needs Java 17 or 21")
+
+
+def test_a_lucene_index_without_java_is_one_line_and_leaves_nothing(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(lucene, "find_spec", lambda name: object())
+    monkeypatch.setattr(lucene, "java", no_java)
+    (folder / "bm25").mkdir(exist_ok=True)
+    assert imported(folder, tmp_path / "wiki", "bm25", encoder="pyserini") != 0
+    assert capsys.readouterr().err.strip().splitlines()[-1].endswith("Lucene needs Java 17 or 21")
+    assert not (tmp_path / "wiki").exists()
+
+
+def test_a_run_over_a_lucene_index_is_refused_where_java_is_missing(folder, tmp_path, monkeypatch):
+    """It began, and ended in the first search."""
+    monkeypatch.setattr(lucene, "find_spec", lambda name: object())
+    monkeypatch.setattr(lucene, "java", lambda name: Searcher if name.endswith("SimpleSearcher") else Mock())
+    (folder / "bm25").mkdir(exist_ok=True)
+    assert imported(folder, tmp_path / "wiki", "bm25", encoder="pyserini") == 0
+    arguments = {"data_dir": "generated", "corpus": folder / "wiki.jsonl", "index": tmp_path / "wiki"}
+    options = [f"env.kwargs.{name}={value}" for name, value in arguments.items()]
+    config = load(None, ["env.id=RoleAgent/SearchQA-v0", "env.kwargs.retriever=pyserini", *options])
+    EnvSplit.open(config, "valid")
+    open_archive.__globals__["_open"].cache_clear()
+    monkeypatch.setattr(lucene, "java", no_java)
+    with pytest.raises(ConfigError, match="SearchQA-v0 is not ready: Lucene needs Java 17 or 21"):
+        EnvSplit.open(config, "valid")
+
+
 def test_a_published_lucene_index_opens(folder, tmp_path, capsys):
     try:
         lucene.java("java.lang.String")
@@ -122,7 +168,7 @@ def test_a_published_lucene_index_opens(folder, tmp_path, capsys):
         assert [hit.passage.id for hit in hits] == [corpus[row].id for row in own.search(query, 5)]
     capsys.readouterr()
     assert imported(folder, tmp_path / "short", built / "lucene", "short.jsonl", "pyserini") != 0
-    assert "has 60 documents, and" in capsys.readouterr().err
+    assert "has 60 documents, and" in capsys.readouterr().err and not (tmp_path / "short").exists()
     assert imported(folder, tmp_path / "other", built / "lucene", "other.jsonl", "pyserini") != 0
     assert "does not find passage" in capsys.readouterr().err
     nothing = tmp_path / "nothing"
