@@ -155,7 +155,8 @@ def test_the_plan_is_shown_and_data_are_asked_for_before_anything_begins(written
     words = [str(written(needs=["TINY_DATA"])), "--out", str(tmp_path / "out"), "--jobs", "1"]
     assert main([*words, "--plan"]) == 0
     # three starts of 6 minutes, four runs of 12, and one that is taken to need the mean of the others
-    assert "about 1.2 hours with 1 at a time, by the plan" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "about 1.2 hours with 1 at a time, by the plan\n" in shown and "TINY_DATA is not set" in shown
     assert main(words) == 2 and "TINY_DATA is not set" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -488,6 +489,14 @@ def test_the_arms_of_the_published_experiment_are_the_published_files():
     for arm, file in PUBLISHED.items():
         planned = load(plan.config, [*plan.options, *plan.arms[arm].options])
         assert planned == load(f"configs/published/ablations/alfworld_{file}.yaml"), arm
+
+
+def test_runs_that_take_eight_gpus_are_planned_one_after_the_other(tmp_path, monkeypatch, capsys):
+    """Two cores were two machines of eight GPUs."""
+    monkeypatch.setattr("roleagent.experiments.runner.CORES", 2)
+    assert main(["published_alfworld", "--plan", "--out", str(tmp_path)]) == 0
+    shown = "about 207.9 hours with 1 at a time, by the plan, whose minutes are of a run on eight H100"
+    assert shown in capsys.readouterr().out
 
 
 @pytest.mark.slow

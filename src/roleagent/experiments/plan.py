@@ -200,6 +200,7 @@ class Plan:
         threshold: of the measure, for sample efficiency, in (0, 1].
         start_minutes: of a warm start.
         note: what a reader must know, in Markdown.
+        machine: of one run, if it takes a whole one: the GPUs for which the minutes are. Runs are one at a time then.
         needs: environment variables that name the experiment's data.
         paper: tables and figures of a paper, at the beginning of the report.
         rehearsal: ``key=value``: a small policy and world in which all arms run within minutes.
@@ -216,6 +217,7 @@ class Plan:
     threshold: ShareAbove0 = 0.5
     start_minutes: Positive | None = None
     note: Text = ""
+    machine: Text = ""
     needs: tuple[Text, ...] = ()
     paper: tuple[PaperItem, ...] = ()
     rehearsal: tuple[Text, ...] = ()
@@ -280,7 +282,7 @@ class Plan:
             "**A rehearsal** with a small policy and world: it shows that every run ends and every cell is filled. "
             f"Its figures say nothing about the experiment.\n\n{self.note}"
         )
-        plan = replace(self, options=all_options, arms=arms, needs=(), start_minutes=None, note=note)
+        plan = replace(self, options=all_options, arms=arms, machine="", needs=(), start_minutes=None, note=note)
         plan.check()
         return plan
 
@@ -415,15 +417,19 @@ class Plan:
             except (ConfigError, PolicyError) as error:
                 raise ConfigError(f"the arm {name!r}: {error}") from error
 
+    def missing_data(self) -> str:
+        """A line about an environment variable that is to name the data and is not set; empty if there is none."""
+        missing = [name for name in self.needs if not os.environ.get(name)]
+        return f"{missing[0]} is not set: the experiment needs the data that it names" if missing else ""
+
     def check_data(self) -> None:
         """Refuses to begin without the data.
 
         Raises:
             ConfigError: an environment variable is not set.
         """
-        for name in self.needs:
-            if not os.environ.get(name):
-                raise ConfigError(f"{name} is not set: the experiment needs the data that it names")
+        if missing := self.missing_data():
+            raise ConfigError(missing)
 
     @property
     def reported(self) -> list[str]:

@@ -154,7 +154,8 @@ class Experiment:
         each = {arm: known.get(arm, pace * planned.get(arm, usual)) for arm in left}
         open_folders = [(arm, f) for arm in left for f in self._folders[arm] if not self.plan.is_finished(f)]
         minutes = sum(each[arm] * (1 - self._share(folder)) for arm, folder in open_folders)
-        source = "the runs so far" if known else "the plan"
+        on = f", whose minutes are of a run on {self.plan.machine}" if self.plan.machine else ""
+        source = "the runs so far" if known else f"the plan{on}"
         minutes /= self.side_by_side
         time_left = f"{minutes:.0f} minutes" if minutes < 60 else f"{minutes / 60:.1f} hours"
         return f"about {time_left} with {self.side_by_side} at a time, by {source}"
@@ -258,7 +259,10 @@ def parser() -> Parser:
     options.add_argument("--seeds", type=whole, nargs="+", default=[], metavar="N", help="only these seeds")
     options.add_argument("--arms", nargs="+", default=[], metavar="ARM", help="only these arms")
     options.add_argument(
-        "--jobs", type=natural, metavar="N", help="runs at a time (default: cores; 1 with --processes)"
+        "--jobs",
+        type=natural,
+        metavar="N",
+        help="runs at a time (default: cores; 1 with --processes, or if the plan's runs need GPUs)",
     )
     options.add_argument(
         "--processes", type=natural, default=1, metavar="N", help="of each run, one per GPU (default: 1)"
@@ -278,7 +282,7 @@ def main(arguments: Sequence[str]) -> int:
         path = find_plan(options.plan_name)
         plan = Plan.read(path, options.set, options.rehearse)
         out = options.out or Path("runs") / (path.stem + "_rehearsal" * options.rehearse)
-        side_by_side = options.jobs or (1 if options.processes > 1 else CORES)
+        side_by_side = options.jobs or (1 if options.processes > 1 or plan.machine else CORES)
         experiment = Experiment(plan, out, plan.jobs(options.seeds, options.arms), side_by_side, options.processes)
     except (ConfigError, OSError) as error:
         return complain(name, error)
@@ -311,6 +315,8 @@ def carry_out(
             print(f"{plan.title}: {len(experiment.jobs)} runs in {out}; left: {rest}")
             print(experiment.estimate(), flush=True)
             if only == "plan":
+                if missing := plan.missing_data():
+                    print(missing)
                 return 0
         require(name, "experiments", ["matplotlib", "scipy", *(() if only else TRAIN)])
         if not only:
