@@ -41,8 +41,8 @@ class MixedSampler:
     """Draws from several samplers by share; their task ids get the name of their environment, ``name/task``.
 
     The shares are exact: each task comes from the environment that is furthest behind its share of all tasks so far. A
-    sampler sees its own environment's tasks only, so a failure leads to tasks of the same environment, and the shares
-    stay as they are.
+    replaced group makes room for one of its own environment (:meth:`sample_from`). A sampler sees its own
+    environment's tasks only, so a failure leads to tasks of the same environment, and the shares stay as they are.
 
     Args:
         samplers: of each environment, by name.
@@ -61,6 +61,10 @@ class MixedSampler:
             # Rounded, so that equal shares are equal on every machine.
             turns.append(max(self.shares, key=lambda name: round(self.shares[name] * total - self.drawn[name], 9)))
             self.drawn[turns[-1]] += 1
+        return self.sample_from(turns, rng)
+
+    def sample_from(self, turns: Sequence[str], rng: Generator | None = None) -> list[str]:
+        """A task of each named environment; they do not count towards its share."""
         more = {} if rng is None else {"rng": rng}
         tasks = {name: iter(self.samplers[name].sample(turns.count(name), **more)) for name in dict.fromkeys(turns)}
         return [f"{name}/{next(tasks[name])}" for name in turns]

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
+from roleagent.config.settings import EnvConfig
 from roleagent.curricula.failure_sampler import CurriculumSampler
 from roleagent.curricula.mixed_sampler import MixedSampler
 from roleagent.learners.batch import Batch, Column
@@ -170,6 +171,10 @@ class RankSampler:
         """``count`` task ids, the same on every rank."""
         return self._run.ranks.once(lambda: self._sample(count))
 
+    def replace(self, environments: Sequence[str]) -> list[str]:
+        """A task id for each of these environments of a run, the same on every rank; see :func:`environment_of`."""
+        return self._run.ranks.once(lambda: self._sample(len(environments), environments))
+
     def observe(self, scored: Sequence[ScoredGroup]) -> Analysis:
         """Analyzes the failures and updates the curriculum, on the first rank; the others answer what it asks."""
         if self.sampler is None:
@@ -198,13 +203,20 @@ class RankSampler:
                     sampler.observe(own, known)
         self._run.progress.sampler = self.sampler.state_dict()
 
-    def _sample(self, count: int) -> list[str]:
+    def _sample(self, count: int, environments: Sequence[str] = ()) -> list[str]:
         assert self.sampler is not None  # on the first rank
         if again := self._again:
             self._again = []
             return again
         with self._run.timer("simulator") if self._run.config.genenv else nullcontext():
+            if environments and isinstance(self.sampler, MixedSampler):
+                return self.sampler.sample_from(environments)
             return self.sampler.sample(count)
+
+
+def environment_of(run: Run, group: Group) -> str:
+    """The name of a group's environment in a run with several; empty in a run with one."""
+    return "" if isinstance(run.config.env, EnvConfig) else group.task.task_id.partition("/")[0]
 
 
 class Minibatch(NamedTuple):

@@ -37,6 +37,7 @@ from roleagent.learners.dealing import (
     SharedPolicy,
     bring_home,
     deal_again,
+    environment_of,
     play_groups,
     play_own,
 )
@@ -278,7 +279,7 @@ def dynamic_sampling(
 ) -> tuple[list[Group], list[Group]]:
     """Replaces zero-variance groups by groups of new tasks, ``rollout.dynamic_sampling_rounds`` times at most.
 
-    A replacement goes to the rank that had the group.
+    A replacement is of the group's environment, and goes to the rank that had the group.
 
     Returns:
         the groups to train on, and the replaced ones.
@@ -286,14 +287,14 @@ def dynamic_sampling(
     kept, replaced = list(groups), []
     for _ in range(run.config.rollout.dynamic_sampling_rounds):
         zero_variance = [number for number, group in enumerate(kept) if has_zero_variance(group)]
-        counts = run.ranks.everywhere(len(zero_variance))
-        if not any(counts):
+        wanted = run.ranks.everywhere([environment_of(run, kept[number]) for number in zero_variance])
+        if not any(wanted):
             break
-        homes = [rank for rank, count in enumerate(counts) for _ in range(count)]
+        homes = [rank for rank, names in enumerate(wanted) for _ in names]
         played = play_groups(
             run.ranks,
             rollout,
-            sampler.sample(len(homes)),
+            sampler.replace([name for names in wanted for name in names]),
             run.config.rollout.group_size,
             run.config.rollout.temperature,
             partial(run.inner, "episodes"),
@@ -306,7 +307,7 @@ def dynamic_sampling(
 
 
 def filter_groups(run: Run, groups: Sequence[Group]) -> tuple[list[Group], list[Group]]:
-    """Keeps the share ``rollout.keep_groups`` of the groups of all ranks, those with the highest variance of rewards.
+    """Keeps the share ``rollout.keep_groups`` of each environment's groups, those with the highest variance of rewards.
 
     This is the filter of RAGEN (arXiv 2504.20073). Groups with little variance have small gradients, in which noise and
     the KL penalty outweigh the reward (RAGEN-2, arXiv 2604.06268).
@@ -317,11 +318,17 @@ def filter_groups(run: Run, groups: Sequence[Group]) -> tuple[list[Group], list[
     share, ranks = run.config.rollout.keep_groups, run.ranks
     if share == 1:
         return list(groups), []
-    own = [reward_variance(group, run.method.estimator.rewards) for group in groups]
-    variances = dealt_back(ranks.everywhere(own))
-    order = sorted(range(len(variances)), key=lambda number: -variances[number])
-    count = math.ceil(share * len(variances))
-    return deal_again(ranks, groups, sorted(order[:count])), deal_again(ranks, groups, sorted(order[count:]))
+    rewards = run.method.estimator.rewards
+    own = [(environment_of(run, group), reward_variance(group, rewards)) for group in groups]
+    everywhere = dealt_back(ranks.everywhere(own))
+    kept, left_out = list[int](), list[int]()
+    for name in dict.fromkeys(name for name, _ in everywhere):
+        places = [number for number, (other, _) in enumerate(everywhere) if other == name]
+        places.sort(key=lambda number: -everywhere[number][1])
+        count = math.ceil(share * len(places))
+        kept += places[:count]
+        left_out += places[count:]
+    return deal_again(ranks, groups, sorted(kept)), deal_again(ranks, groups, sorted(left_out))
 
 
 def open_rollout(run: Run, split: EnvSplit, actor: Policy) -> Rollout:

@@ -2,6 +2,8 @@
 
 import copy
 import math
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.logprobs import TokenScores
 from roleagent.learners.loss import SampledTokens, policy_loss, token_weights
 from roleagent.learners.method import method_of
+from roleagent.learners.rl import update_policy
 from roleagent.learners.update import importance, minibatches, prepared, starts_from_learner, update, world_shares
 from roleagent.types import ACTION, TEXT, Group
 
@@ -41,19 +44,26 @@ def test_the_first_step_from_the_learners_logprobs_has_a_ratio_of_exactly_one():
     assert metrics["ratio"] == 1.0 and metrics["logprob_gap"] == 0.0 and metrics["clip_fraction"] == 0.0
 
 
-def test_in_the_critics_warm_up_the_policy_stays_as_it_is():
+def test_in_the_critics_warm_up_the_critic_learns_and_the_policy_stays_as_it_is():
     """Agent-R1 trains its critic alone for five steps first."""
     policy, loss = qwen(), {"loss": {"kl": 0.0, "prediction_credit": "advantage"}}
-    config = from_dict({"method": "ppo", "optim": {"lr": 1e-2, "warmup_steps": 1}, **loss})
+    config = from_dict({"method": "ppo", "critic": {"warmup": 2}, "optim": {"lr": 1e-2, "warmup_steps": 1}, **loss})
     learner = Learner(policy, config, config.optim.lr)
     learner.critic = open_critic(config, policy)
-    before = [weight.clone() for weight in policy.model.parameters()]
-    for alone in (True, False):
+    run = SimpleNamespace(config=config, timer=nullcontext, ranks=learner.ranks, method=method_of(config))
+    run.own_stream = lambda *place: np.random.default_rng(0)
+
+    def weights(model):
+        return [weight.clone() for weight in model.parameters()]
+
+    for iteration, moves in ((1, False), (2, False), (3, True)):
+        run.iteration = iteration
+        before = weights(policy.model), weights(learner.critic.module)
         batch = prepared(learner, batch_of(config, transcript(1.0), transcript(0.0, shift=50)))
-        metrics = update(learner, batch, orders(1), critic_alone=alone)
-        assert metrics["value_loss"] > 0 and ("ratio" in metrics) != alone
-        unchanged = all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
-        assert unchanged == alone
+        metrics = update_policy(run, learner, batch)
+        after = weights(policy.model), weights(learner.critic.module)
+        moved = [not all(map(torch.equal, *pair)) for pair in zip(before, after, strict=True)]
+        assert moved == [moves, True] and metrics["value_loss"] > 0 and ("ratio" in metrics) == moves
 
 
 def test_later_updates_start_from_the_weights_before_the_first():
