@@ -6,6 +6,7 @@ import difflib
 import functools
 import inspect
 import operator
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -95,7 +96,7 @@ def validated(
             inner = f"{inner}.{name}"
         known = words or {}
         key = inner if inner.rpartition(".")[2] in known else key
-        hint = _hint(key[:100], _known_keys(cls, f"{section}." if section else ""), known)
+        hint = _hint_in_place(key[:100], _known_keys(cls, f"{section}." if section else ""), known)
         raise UnknownOption(f"unknown key {shown(key)}{hint}")
     raise ConfigError(_line(first, tree, section))
 
@@ -203,6 +204,13 @@ def _known_keys(cls: type, prefix: str = "") -> list[str]:
         if isinstance(kind, type) and is_pydantic_dataclass(kind):
             keys += _known_keys(kind, f"{prefix}{name}.")
     return keys
+
+
+def _hint_in_place(key: str, known: list[str], words: Mapping[str, tuple[str, ...] | str]) -> str:
+    """As :func:`_hint`, also for a key of a section in a list: ``env.0.key``."""
+    if not (place := re.match(r"(\w+\.)\d+\.", key)):
+        return _hint(key, known, words)
+    return _hint(key.replace(place[0], place[1], 1), known, words).replace(place[1], place[0])
 
 
 def _hint(key: str, known: list[str], words: Mapping[str, tuple[str, ...] | str]) -> str:

@@ -48,6 +48,7 @@ from roleagent.config.settings import (
     TrainConfig,
     VLLMConfig,
     WarmStartConfig,
+    environment_name,
 )
 from roleagent.config.words import WORDS
 from roleagent.env_card import EnvCard, card_of
@@ -364,10 +365,21 @@ def _replaced(tree: Any, path: Sequence[str], value: Any) -> Any:
         return value
     if isinstance(tree, list):
         if path[0] not in map(str, range(len(tree))):
-            raise ConfigError(f"env is a list: name the place of an environment, such as env.0.{path[0]}")
+            raise ConfigError(_no_place(tree, path))
         return [_replaced(one, path[1:], value) if str(n) == path[0] else one for n, one in enumerate(tree)]
     below = tree if isinstance(tree, Mapping) else {}
     return {**below, path[0]: _replaced(below.get(path[0]), path[1:], value)}
+
+
+def _no_place(members: Sequence[Any], path: Sequence[str]) -> str:
+    """What is wrong with a path that names no place of the list ``env``, and what to write."""
+    names = [one.get("name") or environment_name(str(one.get("id"))) for one in members if isinstance(one, Mapping)]
+    if path[0] in names:
+        right = ".".join(["env", str(names.index(path[0])), *path[1:]])
+        return f"env is a list: name the place of {path[0]}, {right}"
+    if path[0].isdigit():
+        return f"env has no place {path[0]}: it lists {len(members)} environments, from env.0 to env.{len(members) - 1}"
+    return f"env is a list: name the place of an environment, such as env.0.{path[0]}"
 
 
 def from_dict(tree: Mapping[str, Any], imports: bool = True) -> Config:

@@ -68,6 +68,15 @@ class EnvConfig:
     step_timeout: Amount = 0.0  # seconds of a reset or step, after which the environment counts as failed; 0: no limit
 
 
+def environment_name(env_id: str) -> str:
+    """What an environment is called beside others, if nothing names it.
+
+    >>> environment_name("RoleAgent/TextCraft-v0")
+    'textcraft'
+    """
+    return re.sub(r"^.*[/:]|-v\d+$", "", env_id).lower()
+
+
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class EnvMemberConfig(EnvConfig):
     """One of several environments of a run."""
@@ -78,7 +87,7 @@ class EnvMemberConfig(EnvConfig):
     @model_validator(mode="after")
     def _name(self) -> EnvMemberConfig:
         if not self.name:
-            object.__setattr__(self, "name", re.sub(r"^.*[/:]|-v\d+$", "", self.id).lower())
+            object.__setattr__(self, "name", environment_name(self.id))
         if not re.fullmatch(r"[\w.-]+", self.name):
             raise ValueError(f"the name of an environment has letters, digits, '.', '-' and '_': {shown(self.name)}")
         return self

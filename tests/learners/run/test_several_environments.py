@@ -1,7 +1,9 @@
 """One run in several environments: shares, prompts and tools of each, curriculum, evaluation, resume, refusals."""
 
 import gzip
+import itertools
 import json
+import re
 from collections import Counter
 from types import SimpleNamespace
 
@@ -18,8 +20,13 @@ from roleagent.config import load as load_config
 from roleagent.curricula.archive import mode_counts
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.mixed_sampler import MixedSampler
+from roleagent.learners.dealing import RankSampler
+from roleagent.learners.rewards import Rewards
+from roleagent.learners.rl import dynamic_sampling, filter_groups
+from roleagent.learners.run.ranks import Ranks
 from roleagent.learners.sft.demonstrations import collect_demonstrations
 from roleagent.reports.data.load_run import load_run
+from roleagent.types import Completion, Group, Task, Trajectory, Turn
 
 differences = load("benchmarks/parts/run_differences").differences
 train, evaluate = load("train"), load("evaluate")
@@ -190,6 +197,43 @@ def test_a_share_of_demonstrations_names_a_type_as_the_tables_show_it():
     assert len(said) == 1 and "tasks of RoleAgent/Toy-v0 is of egg" in said[0]
 
 
+class Numbered:
+    """A sampler of tasks 0, 1, …"""
+
+    def __init__(self):
+        self.numbers = itertools.count()
+
+    def sample(self, n):
+        return [f"{next(self.numbers)}" for _ in range(n)]
+
+
+def group_of(task_id, *outcomes):
+    task, reply = Task("", task_id, task_type=task_id.partition("/")[0]), Completion((1,), (0.0,), "stop")
+    turns = [Turn((0,), reply, "look", "text", "s", None, {"task": outcome}) for outcome in outcomes]
+    return Group(task, tuple(Trajectory(task, (one,), True, False, "won") for one in turns))
+
+
+def test_a_solved_environment_keeps_its_share_of_what_is_trained_on(monkeypatch):
+    """Its replaced and filtered groups went to the others."""
+    config = from_dict({**SEVERAL, "rollout": {"dynamic_sampling_rounds": 2, "keep_groups": 0.5}})
+    method = SimpleNamespace(estimator=SimpleNamespace(rewards=Rewards({"task": 1.0})))
+    run = SimpleNamespace(config=config, ranks=Ranks(0, 1), method=method, timer=None, inner=print)
+    run.progress = SimpleNamespace(sampler=None)
+    sampler = MixedSampler({name: Numbered() for name in CONFIGS}, {"toy": 0.5, "craft": 0.25, "office": 0.25})
+
+    def play(ranks, rollout, task_ids, *rest):
+        return [group_of(one, *((1, 1) if one.startswith("toy/") else (0, 1))) for one in task_ids]
+
+    monkeypatch.setattr("roleagent.learners.rl.play_groups", play)
+    groups = play(None, None, sampler.sample(8))
+    kept, replaced = dynamic_sampling(run, None, RankSampler(run, sampler, None), groups)
+    assert Counter(one.task.task_type for one in kept) == {"toy": 4, "craft": 2, "office": 2}
+    assert [one.task.task_type for one in replaced] == ["toy"] * 8
+    assert len({one.task.task_id for one in (*kept, *replaced)}) == 16
+    kept, left_out = filter_groups(run, kept)
+    assert Counter(one.task.task_type for one in kept) == {"toy": 2, "craft": 1, "office": 1} and len(left_out) == 4
+
+
 def test_counts_of_all_environments_are_sums():
     """Requests, their tokens and their price, too."""
     own = {"endpoint_requests": 4.0, "endpoint_cost": 0.5, "analysis_tokens": 400.0, "entropy": 2.0}
@@ -261,6 +305,22 @@ def test_what_cannot_work_is_one_line_before_anything_is_built(env, more, reason
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert reason in said
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("env.5.share=0.3", "env has no place 5: it lists 3 environments, from env.0 to env.2"),
+        ("env.craft.share=0.5", "env is a list: name the place of craft, env.1.share"),
+        ("env.office.share=0.5", "env is a list: name the place of office, env.2.share"),
+        ("env.eval_tasks=2", "such as env.0.eval_tasks"),
+        ("env.1.split=test", "did you mean one of env.1.train_split, env.1.eval_split?"),
+        ("env.1.eval_task=2", "did you mean 'env.1.eval_tasks'?"),
+    ],
+)
+def test_a_hint_about_one_of_several_environments_leads_to_what_works(arguments, option, hint):
+    with pytest.raises(ConfigError, match=re.escape(hint)):
+        load_config(arguments[1], [option])
 
 
 def test_two_environments_of_one_class_are_two_in_the_library(tmp_path):
