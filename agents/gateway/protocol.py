@@ -12,6 +12,7 @@ from typing import Any
 
 from roleagent.agents.chat.types import Message
 from roleagent.envs.tools.formats import FORMATS
+from roleagent.envs.tools.formats.json_text import kinds_of
 from roleagent.options import shown
 from roleagent.types import Completion
 
@@ -65,11 +66,17 @@ def read_request(body: Mapping[str, Any]) -> ChatRequest:
         raise BadRequest("n must be 1: ask again for a further reply")
     if body.get("response_format") not in (None, {"type": "text"}):
         raise BadRequest("response_format is not supported: ask for the form in the prompt")
+    if not isinstance(body.get("stream"), bool | None):
+        raise BadRequest(f"stream must be true or false, not {shown(body['stream'])}")
+    if not isinstance(body.get("stream_options"), dict | None):
+        raise BadRequest(f"stream_options must be an object, not {shown(body['stream_options'])}")
     tools = body.get("tools") or []
     if not isinstance(tools, list) or not all(isinstance(_function(tool).get("name"), str) for tool in tools):
         raise BadRequest("tools must be a list of functions with names")
-    most = body.get("max_completion_tokens") or body.get("max_tokens")
-    if most is not None and (not isinstance(most, int) or most < 1):
+    for tool in tools:
+        _as_read(tool)
+    most = next((body[name] for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None), None)
+    if most is not None and (not isinstance(most, int) or most is True or most < 1):
         raise BadRequest(f"max_tokens must be a number of at least 1, not {shown(most)}")
     stops = body.get("stop") or []
     stops = [stops] if isinstance(stops, str) else stops
@@ -83,6 +90,20 @@ def read_request(body: Mapping[str, Any]) -> ChatRequest:
 def _function(tool: Any) -> Mapping[str, Any]:
     function = tool.get("function") if isinstance(tool, Mapping) else None
     return function if isinstance(function, Mapping) else {}
+
+
+def _as_read(tool: Any) -> Any:
+    """A tool as the formats of calls read it: they look at the types of its parameters, one by one."""
+    function = _function(tool)
+    name, parameters = function["name"], function.get("parameters") or {}
+    try:
+        required = parameters.get("required", [])
+        kinds = [kinds_of(schema) for schema in parameters.get("properties", {}).values()]
+    except (AttributeError, TypeError):
+        required = kinds = None
+    if kinds is None or not isinstance(required, list):
+        raise BadRequest(f"the parameters of the tool {shown(name)} must be a JSON Schema of an object")
+    return SimpleNamespace(name=name, parameters=parameters)
 
 
 def _message(number: int, message: Any) -> Message:
@@ -136,8 +157,7 @@ def read_reply(text: str, tools: Sequence[Mapping[str, Any]], tool_format: str, 
         message = {"role": "assistant", "content": rest.strip(), "reasoning_content": thoughts.strip()}
     if not tools:
         return message
-    known: Any = [SimpleNamespace(**{"description": "", "parameters": {}, **_function(tool)}) for tool in tools]
-    reading = FORMATS[tool_format].read(text, known, plain=True)
+    reading = FORMATS[tool_format].read(text, list(map(_as_read, tools)), plain=True)
     if reading.error or not reading.calls or any(isinstance(call, str) for call in reading.calls):
         return message
     calls = [

@@ -4,7 +4,7 @@ A program has a key, in the address (``/KEY/v1/chat/completions``) or as the bea
 
 =============================  ========================================================================================
 ``POST v1/chat/completions``   OpenAI's protocol, with tools and streams
-``GET v1/models``              the one model
+``GET v1/models``              the one model; ``GET v1/models/policy``, too
 ``GET episode``                the task and the newest observation
 ``POST step``                  ``{"action": …}``, a command for the environment; answers as Gymnasium's ``step``
 ``POST reward``                ``{"reward": 0.5, "won": false}``, of a program with a world of its own; ends the episode
@@ -19,6 +19,7 @@ import re
 import secrets
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -29,14 +30,21 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from roleagent.agents.gateway.protocol import MODEL, chunks_of, error_of
+from roleagent.agents.gateway.protocol import MODEL, BadRequest, chunks_of, error_of
+from roleagent.options import shown
 
 LOOPBACK = "127.0.0.1"
 FAREWELL = 5.0
 """Seconds that a program may still run after the end of its episode."""
-_LARGEST = 64 * 2**20  # bytes of a request
-_KINDS = {("POST", "chat/completions"), ("GET", "models"), ("GET", "episode"), ("POST", "step"), ("POST", "reward")}
+_LARGEST = 64 * 2**20  # bytes of a request's body
+_LONGEST_LINE = 4096  # bytes, between chunks
+_KINDS = {
+    *(("GET", "models"), ("GET", f"models/{MODEL}"), ("GET", "episode")),
+    *(("POST", "chat/completions"), ("POST", "step"), ("POST", "reward")),
+}
+_SERVED = {"id": MODEL, "object": "model", "created": 0, "owned_by": "roleagent"}
 _ADDRESS = re.compile(r"/(?:([\w-]{20,})/)?(?:v1/)?([a-z/]+)")
+_BEARER = re.compile(r"bearer\s", re.IGNORECASE)
 _GONE = (410, error_of("the episode is over"))
 
 
@@ -191,6 +199,10 @@ class Gateway(ThreadingHTTPServer):
         self.shutdown()
         super().server_close()
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):  # the program has left
+            super().handle_error(request, client_address)
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: Gateway
@@ -198,22 +210,65 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "RoleAgent", ""
 
     def do_POST(self) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):  # the program has left
-            self._answer()
+        try:
+            self._answer(self._body())
+        except BadRequest as error:  # where the next request begins is not known
+            self.close_connection = True
+            self._send(error.status, error_of(str(error)))
 
     do_GET = do_POST
 
-    def _answer(self) -> None:
-        body = self.rfile.read(min(int(self.headers.get("Content-Length") or 0), _LARGEST))
+    def _body(self) -> bytes:
+        """The body of a request, of an announced size or in chunks.
+
+        Raises:
+            BadRequest: it is malformed, or too large.
+        """
+        coding = self.headers.get("Transfer-Encoding")
+        if coding is None:
+            return self._read(self.headers.get("Content-Length", "0"), 10, _LARGEST)
+        if coding.strip().lower() != "chunked":
+            raise BadRequest(f"Transfer-Encoding must be chunked, not {shown(coding)}", status=501)
+        body = bytearray()
+        while chunk := self._read(self._line().partition(";")[0], 16, _LARGEST - len(body)):
+            body += chunk
+            if self._line():
+                raise BadRequest("a chunk of the body is longer than it says")
+        while self._line():  # trailers
+            pass
+        return bytes(body)
+
+    def _line(self) -> str:
+        line = self.rfile.readline(_LONGEST_LINE)
+        if not line.endswith(b"\n"):
+            raise BadRequest("the chunks of the body are malformed, or end early")
+        return line.decode("latin-1").strip()
+
+    def _read(self, size: str, base: int, most: int) -> bytes:
+        """So many bytes of the request."""
+        try:
+            count = int(size, base)
+        except ValueError:
+            count = -1
+        if count < 0:
+            raise BadRequest(f"the size of the body, or of a chunk, must be a number of bytes, not {shown(size)}")
+        if count > most:
+            raise BadRequest(f"the body has more than {_LARGEST} bytes", status=413)
+        found = self.rfile.read(count)
+        if len(found) < count:
+            raise BadRequest("the body ends early")
+        return found
+
+    def _answer(self, body: bytes) -> None:
         place = _ADDRESS.fullmatch(self.path.partition("?")[0])
         if place is None or (self.command, place[2]) not in _KINDS:
             return self._send(404, error_of(f"there is no {self.command} {place[2] if place else self.path}"))
-        key = place[1] or self.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+        key = place[1] or _BEARER.sub("", self.headers.get("Authorization", "")).strip()
         program = self.server.programs.get(key)
         if program is None:
             return self._send(401, error_of("the key belongs to no running episode", "invalid_api_key"))
-        if place[2] == "models":
-            return self._send(200, {"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+        if place[2].startswith("models"):
+            return self._send(200, {"object": "list", "data": [_SERVED]} if place[2] == "models" else _SERVED)
         try:
             asked = json.loads(body or b"{}")
         except (ValueError, RecursionError):

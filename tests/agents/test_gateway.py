@@ -219,10 +219,11 @@ def test_calls_streams_and_stops_follow_the_protocol(program):
         text = ask("v1/chat/completions", {{
             "messages": [first, answer["message"], result], "tools": tools, "stream": True,
             "stream_options": {{"include_usage": True}},
-        }}, URL.replace("/" + KEY, ""), Authorization="Bearer " + KEY)
+        }}, URL.replace("/" + KEY, ""), Authorization="bearer " + KEY)
         chunks = [json.loads(line[6:]) for line in text.split("\\n\\n") if line.startswith("data: {{")]
         assert text.endswith("data: [DONE]\\n\\n") and chunks[-1]["usage"]["completion_tokens"] > 0, text
         assert chunks[0]["choices"][0]["delta"]["tool_calls"][0]["function"]["name"] == "find"
+        assert ask("v1/models")["data"] == [ask("v1/models/policy")]
         cut = chat([user("x")], stop=["find"])
         assert "find" not in cut["message"]["content"] and cut["finish_reason"] == "stop", cut
         assert ask("v1/chat/completions", {{"messages": [first]}}, URL.replace(KEY, "x" * 24))[0] == 401
@@ -241,6 +242,54 @@ def test_calls_streams_and_stops_follow_the_protocol(program):
     assert policy.decode(last.token_ids).endswith("find") and len(last.logprobs) == len(last.token_ids)
 
 
+def test_a_body_in_chunks_is_read_as_any_other(program):
+    """Node's http.request sends chunks, and so does urllib with an iterator."""
+    options = program("""
+        def chunked(path, body):
+            text = json.dumps(body).encode()
+            request = Request(f"{URL}/{path}", iter([text[:7], text[7:]]), {"Content-Type": "application/json"})
+            return json.load(urlopen(request))
+
+        assert chunked("v1/chat/completions", {"messages": [first]})["choices"]
+        assert chunked("step", {"action": "look"})["reward"] == 0
+        chunked("reward", {"reward": 1})
+    """)
+    _, group = played(always("look"), options, copies=1)
+    assert [trajectory.stop_reason for trajectory in group.trajectories] == ["won"]
+
+
+def test_a_body_of_no_known_size_is_refused_in_a_line(program, capfd):
+    options = program(r"""
+        from http.client import HTTPConnection
+        from urllib.parse import urlsplit
+
+        def refused(head, content):
+            connection = HTTPConnection(urlsplit(URL).netloc, timeout=5)
+            connection.putrequest("POST", f"/{KEY}/v1/chat/completions")
+            for name, value in head.items():
+                connection.putheader(name, value)
+            connection.endheaders()
+            connection.send(content)
+            answer = connection.getresponse()
+            return answer.status, json.load(answer)["error"]["message"]
+
+        chunks = {"Transfer-Encoding": "chunked"}
+        for status, head, content in (
+            (400, {"Content-Length": "many"}, b"{}"), (400, {"Content-Length": "-1"}, b"{}"),
+            (413, {"Content-Length": str(2**40)}, b""), (413, chunks, b"ffffffff\r\n"),
+            (400, chunks, b"zz\r\n{}\r\n"), (400, chunks, b"1\r\n{}\r\n0\r\n\r\n"),
+            (501, {"Transfer-Encoding": "gzip"}, b"{}"),
+        ):
+            found = refused(head, content)
+            assert found[0] == status and "\n" not in found[1], (found, head, content)
+        chat([first])
+        ask("reward", {"reward": 1})
+    """)
+    _, group = played(always("look"), options, copies=1)
+    assert [trajectory.stop_reason for trajectory in group.trajectories] == ["won"]
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_no_request_ends_the_run(program):
     options = program("""
         deep = []
@@ -251,6 +300,11 @@ def test_no_request_ends_the_run(program):
             {"messages": [first], "response_format": "json"}, {"messages": [first], "stop": ["\\ud800"]},
             {"messages": [first], "tools": [{"function": {"name": "f", "parameters": deep}}]},
             {"messages": [first], "tools": {}}, {"messages": [first], "max_tokens": "9"}, {"messages": [None]},
+            {"messages": [first], "stream": "yes"}, {"messages": [first], "stream": True, "stream_options": 5},
+            *(
+                {"messages": [first], "tools": [{"function": {"name": "f", "parameters": schema}}]}
+                for schema in (5, {"properties": 5}, {"properties": {"x": {"type": 5}}}, {"required": 5})
+            ),
         ]
         for body in bad:
             answer = ask("v1/chat/completions", body)
@@ -260,7 +314,8 @@ def test_no_request_ends_the_run(program):
         chat([user("\\ud800 <|end|>")])
         ask("reward", {"reward": 1})
     """)
-    _, group = played(always("look", chat_template=TEMPLATE), options, copies=1)
+    policy = always("<tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>")
+    _, group = played(policy, (*options, "prompt.tool_format=qwen3_coder", "rollout.action_tokens=200"), copies=1)
     assert [trajectory.stop_reason for trajectory in group.trajectories] == ["won"]
 
 
