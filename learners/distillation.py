@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.random import Generator
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.hf import HFPolicy, PolicyError, check_path, own_device, reason_of
@@ -39,7 +39,7 @@ from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.logprobs import TokenScorer, find_scoring
 from roleagent.learners.run.checkpoints import Checkpoints
 from roleagent.learners.sft.demonstrations import demonstrate
-from roleagent.options import user_path
+from roleagent.options import home_expanded, user_path
 from roleagent.slow_notice import waiting
 from roleagent.types import ACTION, Group, Trajectory
 
@@ -60,13 +60,13 @@ class Teacher(Protocol):
 
 
 def add_teacher(learner: Learner, rollout: Rollout, groups: Sequence[Group], batch: Batch) -> Batch:
-    """The batch with the column ``teacher``, and the teacher's word in the advantages of action tokens.
+    """The batch with the columns ``teacher`` and ``taught``, and the teacher's word in the advantages of action tokens.
 
-    Where the teacher says nothing, ``teacher`` is the sampler's own log-probability.
+    Where the teacher says nothing, ``taught`` is 0, and ``teacher`` the sampler's own log-probability; else it is 1.
     """
     if learner.teacher is None:
         return batch
-    weight, advantages, teacher = learner.config.distill.weight, [], []
+    weight, advantages, teacher, taught = learner.config.distill.weight, [], [], []
     scores = learner.teacher.score(learner, rollout, groups, batch)
     sampled = batch.columns["sampler"]
     for segment, own, before, row in zip(batch.segments, sampled, batch.columns["advantages"], scores, strict=True):
@@ -74,7 +74,9 @@ def add_teacher(learner: Learner, rollout: Rollout, groups: Sequence[Group], bat
         gap = np.clip(np.where(heard, row - own, 0.0), -_FURTHEST, _FURTHEST)
         advantages.append(before + weight * gap)
         teacher.append(own + gap)
-    return replace(batch, columns={**batch.columns, "advantages": advantages, "teacher": teacher})
+        taught.append(heard.astype(np.float64))
+    columns = {**batch.columns, "advantages": advantages, "teacher": teacher, "taught": taught}
+    return replace(batch, columns=columns)
 
 
 class ModelTeacher:
@@ -262,33 +264,46 @@ def check_teacher(split: EnvSplit) -> None:
         raise ConfigError(f"distill.hint={options.hint} is no function of (trajectory, group)")
 
 
-def check_tokenizer(config: Config, policy: HFPolicy) -> None:
-    """Refuses a teacher of another tokenizer, before anything is learned.
+def check_tokenizer(config: Config, policy: HFPolicy | None = None) -> None:
+    """Refuses a teacher of another tokenizer.
 
     Args:
-        policy: the student.
+        policy: the student; None: it is not built yet. From scratch, only the size of its tokenizer is known then.
 
     Raises:
-        PolicyError, CheckpointError: it cannot be read, or its tokens are others.
+        PolicyError, CheckpointError: a tokenizer cannot be read, or its tokens are others.
     """
     teacher = config.distill.teacher
     if not teacher or teacher == "self":
         return
-    size, special = len(policy.tokenizer), {*policy.tokenizer.all_special_ids}
-    plain = [token for token in range(0, size, max(1, size // _PROBES)) if token not in special]
-    text = policy.decode(plain)
-    if _is_url(teacher):
-        found = ServedTeacher(teacher, config.distill.model).encode(text)
+    own = policy.tokenizer if policy else _tokenizer(config.policy.path) if config.policy.path else None
+    other = None if _is_url(teacher) else _tokenizer(_folder(teacher))
+    if own is None:
+        same = other is None or len(other) <= config.policy.vocabulary
+    elif other is not None and other.get_vocab() != own.get_vocab():
+        same = False
     else:
-        other = AutoTokenizer.from_pretrained(_folder(teacher), trust_remote_code=False)
-        found = other.encode(text, add_special_tokens=False)
-        found = found if other.get_vocab() == policy.tokenizer.get_vocab() else []
-    if policy.encode(text) != found:
+        size, special = len(own), {*own.all_special_ids}
+        text = own.decode([token for token in range(0, size, max(1, size // _PROBES)) if token not in special])
+        found = _encoded(other, text) if other else ServedTeacher(teacher, config.distill.model).encode(text)
+        same = found == _encoded(own, text)
+    if not same:
         raise PolicyError(
             f"distill.teacher={teacher} has another tokenizer than the policy: a teacher scores the policy's own "
             "tokens. From scratch it is the same with the teacher's seed, environment, warmstart.episodes, wia, aiw "
             "and curriculum.analyst"
         )
+
+
+def _tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(home_expanded(str(path)), trust_remote_code=False)
+    except Exception as error:  # transformers and the hub raise a wide range
+        raise PolicyError(f"the tokenizer of {path} cannot be read: {reason_of(error)}") from error
+
+
+def _encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=False)
 
 
 def open_teacher(

@@ -125,15 +125,17 @@ def world_shares(batch: Batch, weights: Column, sum_over_ranks: Callable[[float]
 
 
 def teacher_kl(batch: Batch, sum_over_ranks: Callable[[float], float]) -> dict[str, float]:
-    """``teacher_kl``: the reverse KL divergence from the teacher, in nats per action token; empty without a teacher."""
+    """``teacher_share``: of the action tokens, those that the teacher scored; ``teacher_kl``: the reverse KL divergence
+    from it, in nats per scored token, absent without any. Empty without a teacher."""
     if "teacher" not in batch.columns:
         return {}
-    total = count = 0.0
-    for segment, own, row in zip(batch.segments, batch.columns["sampler"], batch.columns["teacher"], strict=True):
-        chosen = segment.token_kind == ACTION
-        total, count = total + float((own - row)[chosen].sum()), count + float(chosen.sum())
-    total, count = sum_over_ranks(total), sum_over_ranks(count)
-    return {"teacher_kl": total / max(1.0, count)}
+    total = scored = count = 0.0
+    columns = (batch.columns[name] for name in ("sampler", "teacher", "taught"))
+    for segment, own, row, taught in zip(batch.segments, *columns, strict=True):
+        total += float((own - row)[taught == 1].sum())  # others are action tokens of no score, or no action tokens
+        scored, count = scored + float(taught.sum()), count + float((segment.token_kind == ACTION).sum())
+    total, scored, count = map(sum_over_ranks, (total, scored, count))
+    return {"teacher_share": scored / max(1.0, count), **({"teacher_kl": total / scored} if scored else {})}
 
 
 def minibatches(config: Config, outline: Outline, order: np.random.Generator) -> list[Minibatch]:

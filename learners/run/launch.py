@@ -26,7 +26,7 @@ from roleagent.curricula.library import FailureLibrary, LibraryError
 from roleagent.curricula.suite import Suite
 from roleagent.env_card import card_of
 from roleagent.envs.retrieval.passages import RetrievalError
-from roleagent.learners.distillation import check_teacher
+from roleagent.learners.distillation import check_teacher, check_tokenizer
 from roleagent.learners.engine.engine import check_deepspeed
 from roleagent.learners.engine.lora import check_rank
 from roleagent.learners.lessons import check_lessons
@@ -193,6 +193,8 @@ def check_run(split: EnvSplit, resume: bool) -> None:
     method.check_tasks(split)
     check_suite(split)
     check_machine(config, resume)
+    if not resume:
+        check_tokenizer(config)
     if config.aiw and config.curriculum.analyst == "frozen" and not resume:
         raise ConfigError(
             "curriculum.analyst=frozen keeps the choices of a checkpoint: it is an arm of `roleagent fork`"

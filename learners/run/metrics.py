@@ -22,7 +22,7 @@ from roleagent.types import Completion, Group, Trajectory
 
 _IF_LOGGED = (
     *("calls", "groups", "process_nonzero", "process_only_groups", "returns_changed", "world_loss_share"),
-    *("lessons_share", "turn_limit_share", "filtered_groups"),
+    *("lessons_share", "turn_limit_share", "filtered_groups", "teacher_share"),
 )
 WINDOW = 5
 """Iterations that success and entropy are averaged over."""
@@ -75,6 +75,8 @@ def idle_mechanisms(method: Method, counters: Mapping[str, float]) -> list[str]:
         expected["curriculum_from_curriculum"] = "aiw is on, but no task was ever sampled from the failure library"
     if config.lessons.show != "none":
         expected["lessons_share"] = f"lessons.show={config.lessons.show}, but no episode ever read a lesson"
+    if config.distill.teacher:
+        expected["teacher_share"] = f"distill.teacher={config.distill.teacher}, but it never scored a token"
     if config.rollout.turns:
         expected["turn_limit_share"] = f"rollout.turns={[*config.rollout.turns]}, but no episode was ever so long"
     if config.rollout.keep_groups < 1:

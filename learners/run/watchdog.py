@@ -92,6 +92,13 @@ def failed_calls(history: Sequence[Row]) -> str | None:
     return f"all {calls:.0f} calls of tools failed"
 
 
+def teacher_silent(history: Sequence[Row]) -> str | None:
+    """The teacher scores nothing: none of the episodes has a hint, or none fits into the context with it."""
+    if history[-1].get("teacher_share", 1.0) or _solved(history):
+        return None
+    return "distill.teacher scored 0 of the action tokens: no episode has a hint that fits into the context"
+
+
 def penalties(weights: Mapping[str, float]) -> Sign:
     """The sign that penalties cost an episode more than its task gives: a policy that avoids them may stop to win."""
     below = {f"reward_{name}": weight for name, weight in weights.items() if weight < 0}
@@ -143,6 +150,7 @@ SIGNS: dict[str, Sign] = {
     "clip_fraction": above("clip_fraction", 0.5, "the share of clipped tokens is {:.2f}"),
     "invalid_actions": above("invalid_action_share", INVALID_ACTIONS, "the share of invalid actions is {:.2f}"),
     "failed_calls": failed_calls,
+    "teacher_silent": teacher_silent,
     "repeated_ngrams": above("repeated_ngrams", 0.8, "the share of repetitive replies is {:.2f}"),
     "repeated_actions": above("repeated_actions", 0.8, "the share of repetitive episodes is {:.2f}"),
     "cut_replies": above("cut_replies", 0.9, "the share of replies cut at the token limit is {:.2f}"),

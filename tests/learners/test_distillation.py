@@ -24,6 +24,9 @@ from roleagent.learners.distillation import (
 )
 from roleagent.learners.engine.engine import Engine
 from roleagent.learners.engine.logprobs import TokenScorer
+from roleagent.learners.method import method_of
+from roleagent.learners.run.metrics import idle_mechanisms
+from roleagent.learners.update import teacher_kl
 from roleagent.types import ACTION
 
 train = load("train")
@@ -74,6 +77,21 @@ def test_the_policy_with_a_hint_scores_the_same_replies_behind_other_prompts(sty
         assert np.allclose(advantages, scores - own) and not advantages[~replies].any()
         # Two episodes of the first task have a hint; of the others nothing is said.
         assert bool(np.abs(advantages).max() > 1e-4) == (segment.trajectory < 2)
+    # The divergence is a mean over what was scored: an episode without a hint does not make it smaller.
+    gaps = [row[s.token_kind == ACTION] for s, row in zip(batch.segments, found.columns["advantages"], strict=True)]
+    scored = np.concatenate([row for s, row in zip(batch.segments, gaps, strict=True) if s.trajectory < 2])
+    logged = teacher_kl(found, float)
+    assert logged["teacher_kl"] == pytest.approx(-scored.mean())
+    assert logged["teacher_share"] == pytest.approx(len(scored) / sum(map(len, gaps)))
+    silent = add_teacher(Scores(policy, world.config, HintedTeacher(lambda *_: "")), rollout, groups, batch)
+    assert teacher_kl(silent, float) == {"teacher_share": 0.0}
+
+
+def test_a_teacher_that_never_spoke_is_named_at_the_end():
+    method = method_of(load_config(overrides=["method=distill", "distill.teacher=self"]))
+    [warning] = idle_mechanisms(method, {"teacher_share": 0.0})
+    assert warning == "distill.teacher=self, but it never scored a token"
+    assert idle_mechanisms(method, {"teacher_share": 0.5}) == []
 
 
 @contextlib.contextmanager
@@ -157,3 +175,17 @@ def test_a_teacher_of_another_tokenizer_is_refused_before_anything_is_learned(tm
     teacher.tokenizer.save_pretrained(tmp_path)
     with pytest.raises(PolicyError, match="another tokenizer than the policy"):
         check_tokenizer(config, student)
+
+
+@pytest.mark.parametrize("scratch", [True, False])
+def test_a_teacher_of_another_tokenizer_is_refused_before_the_run_folder(tmp_path, capsys, scratch):
+    student = qwen(context=2048)
+    for name, more in (("student", []), ("teacher", ["<one_more>"])):
+        student.tokenizer.add_tokens(more)
+        student.model.save_pretrained(tmp_path / name)
+        student.tokenizer.save_pretrained(tmp_path / name)
+    own = f"policy.vocabulary={len(student.tokenizer) - 1}" if scratch else f"policy.path={tmp_path}/student"
+    given = ("method=distill", f"distill.teacher={tmp_path}/teacher", own)
+    assert train.main(options(tmp_path, "run", *given)) == 2
+    assert "another tokenizer than the policy" in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "run").exists()

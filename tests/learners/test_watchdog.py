@@ -76,7 +76,8 @@ def test_a_resumed_run_is_watched_as_if_it_had_never_stopped():
 
 
 CALM = {"tokens": 500.0, "entropy": 0.5, "success": 0.4, "zero_variance_groups": 3.0, "groups": 16.0}
-CALM |= {"calls": 30.0, "tool_success/find": 0.5, "held_out_success": 0.35, "held_out_invalid": 0.1}
+CALM |= {"calls": 30.0, "tool_success/find": 0.5, "teacher_share": 0.5}
+CALM |= {"held_out_success": 0.35, "held_out_invalid": 0.1}
 SICK = {
     "entropy_fell": {"entropy": 0.001},
     "entropy_rose": {"entropy": 4.0},
@@ -90,6 +91,7 @@ SICK = {
     "repeated_actions": {"repeated_actions": 0.95},
     "cut_replies": {"cut_replies": 1.0},
     "failed_calls": {"tool_success/find": 0.0},
+    "teacher_silent": {"teacher_share": 0.0},
     "held_out_gap": {"held_out_success": 0.0},
     "held_out_invalid": {"held_out_invalid": 1.0},
 }
