@@ -41,7 +41,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -274,8 +273,7 @@ def complete(evaluation: Evaluation, file: RecordFile) -> dict[str, Any]:
             begin_failures(path, total - len(missing))
     name = file.header["agent"]["name"]
     title = f"{name} on {split.env_id}:{split.split}, records in {file.path}"
-    with Display(title) as display, warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: display.warn(str(message))  # of a server: in the display
+    with Display(title) as display:
         done = total - len(missing)
         if not options.tasks and not options.cut_failures and (few := few_tasks(split.split, len(split))):
             display.warn(few)

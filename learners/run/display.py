@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -73,6 +74,9 @@ class Display:
 
     def __enter__(self) -> Display:
         self.say(self._title)
+        if not self.console.quiet:
+            self._watched.enter_context(warnings.catch_warnings())
+            warnings.showwarning = lambda message, *_: self.warn(str(message))
         if self.console.is_terminal:
             self._live.start()
         elif not self.console.quiet:

@@ -2,6 +2,7 @@
 
 import re
 import time
+import warnings
 
 import pytest
 
@@ -94,3 +95,10 @@ def test_one_long_episode_says_how_far_it_is(hasty, threads, tmp_path, monkeypat
         )
         for one in lines
     ), lines
+
+
+def test_a_warning_of_python_is_a_line_of_the_display(capsys):
+    with Display("a run"):
+        warnings.warn("the agent program crashed", UserWarning, stacklevel=1)
+    said = capsys.readouterr()
+    assert "warning: the agent program crashed\n" in said.out and "test_display.py" not in said.out + said.err
