@@ -16,6 +16,7 @@ from roleagent.agents.evaluation.comparison import EvalRecords, by_task, compare
 from roleagent.agents.evaluation.play import evaluate_policy
 from roleagent.agents.evaluation.statistics import Estimate, summarize
 from roleagent.agents.policies.protocol import Policy
+from roleagent.config import ConfigError
 from roleagent.curricula.suite import Suite, evaluations
 from roleagent.learners.lessons import evaluation_lessons
 from roleagent.learners.run.display import chart
@@ -34,6 +35,9 @@ def evaluate_split(run: Run, split: EnvSplit, policy: Policy, name: str, sampled
 
     Returns:
         the result, on every rank.
+
+    Raises:
+        ConfigError: the environment, or the agent program, failed in every episode.
     """
     suffix = "-sampled" if sampled else ""
     known = run.ranks.once(lambda: _known(run, split, policy, name, suffix))
@@ -51,10 +55,13 @@ def evaluate_split(run: Run, split: EnvSplit, policy: Policy, name: str, sampled
         records = run.ranks.collect([*played])
 
     def result() -> dict[str, Any]:
+        summary = summarize(records)
+        if not summary["n"]:
+            raise ConfigError(f"every episode of the evaluation {name!r} failed, the first with: {records[0].error}")
         found = {
             "task_split": split.manifest(),
             "policy_version": policy.version,
-            **summarize(records),
+            **summary,
             "records": [asdict(record) for record in records],
         }
         run.folder.write_json(f"{name}.json", found)

@@ -2,13 +2,15 @@
 
 from dataclasses import asdict
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from roleagent.agents.evaluation.records import Record
 from roleagent.agents.evaluation.statistics import summarize
-from roleagent.config import load
+from roleagent.config import ConfigError, load
 from roleagent.learners.method import method_of
 from roleagent.learners.run import evaluation
 from roleagent.learners.run.display import Display
@@ -66,6 +68,20 @@ def test_the_end_of_a_run_fits_a_terminal_and_says_what_each_stage_brought(run):
         (20, 0.9),
         (30, 1.0),
     ]
+
+
+def test_an_evaluation_whose_every_episode_failed_is_no_result(run, monkeypatch):
+    """It would be a success of 0 % over no tasks, and the run would train on."""
+    records = [Record("t0", "", False, 0.0, 0, "error", error="no program there")]
+    monkeypatch.setattr(evaluation, "_known", lambda *_: None)
+    monkeypatch.setattr(evaluation, "evaluation_lessons", lambda *_: None)
+    monkeypatch.setattr(evaluation, "evaluate_policy", lambda *_: records)
+    run.ranks = SimpleNamespace(once=lambda made: made(), share=list, collect=list)
+    run.own_stream = lambda name: np.random.default_rng()
+    split = MagicMock()
+    split.task_split.task_ids = ["t0"]
+    with pytest.raises(ConfigError, match="'before' failed, the first with: no program"):
+        evaluation.evaluate_split(run, split, MagicMock(), "before")
 
 
 def test_a_run_without_a_gain_is_warned_of_and_told_where_to_look(run):
