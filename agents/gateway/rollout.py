@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 import time
 import warnings
@@ -25,14 +26,15 @@ from roleagent.agents.gateway.server import Call, Gateway, Program
 from roleagent.agents.rendering import PlainRenderer
 from roleagent.agents.rollout import Rollout
 from roleagent.config.settings import AgentConfig
-from roleagent.options import shown
+from roleagent.options import ConfigError, shown
 from roleagent.timer import Timer
-from roleagent.types import Completion, Group, Request
+from roleagent.types import Completion, Group, Request, Turn
 
 QUIET = 1.0
 """Seconds without a request after which the policy answers those that it has, though other programs are busy."""
 _MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """What a request of any content may raise here, in a chat template or in a tokenizer. It is the program's mistake."""
+_LINES = 3  # of the last words
 _OF_TASK = ("task_id", "goal", "task_type", "split", "admissible_actions", "state", "grouping_state", "tools")
 
 
@@ -109,7 +111,10 @@ class ProgramRollout(Rollout):
             episode.begin()
         except EnvError as error:
             return str(error)
-        program = Program(shlex.split(self.agent.command), self._gateway, self.agent.timeout)
+        try:
+            program = Program(shlex.split(self.agent.command), self._gateway, self.agent.timeout)
+        except OSError as error:
+            return f"the agent program cannot be started: {error}"
         player = _ProgramPlayer(self, episode, program)
         try:
             while calls := await Ask(program):
@@ -123,9 +128,7 @@ class ProgramRollout(Rollout):
     def report(self, task_id: str, program: Program) -> str:
         """Reports a program that has failed, the first time also as a warning; returns its last words."""
         output = program.output()
-        last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "it wrote nothing")
-        ended = {"crashed": "crashed", "timeout": f"took more than {self.agent.timeout:g} s"}.get(program.end, "ended")
-        said = f"the agent program {ended} in task {task_id}: {shown(last)}"
+        said = f"the agent program {_ended(program, self.agent)} in task {task_id}: {_last_words(output)}"
         if program.end == "gave_up":
             return said
         if self._log.parent.is_dir():
@@ -137,6 +140,46 @@ class ProgramRollout(Rollout):
         return said
 
 
+def check_start(agent: AgentConfig) -> None:
+    """Starts the program once, and ends it at its first request.
+
+    Raises:
+        ConfigError: it cannot be started, or ends or takes too long without a request.
+    """
+    with Gateway() as gateway:
+        try:
+            program = Program(shlex.split(agent.command), gateway, agent.timeout)
+        except OSError as error:
+            raise ConfigError(f"agent.command cannot be started: {error}") from error
+        try:
+            with gateway.changed:
+                while not program.has_news:
+                    gateway.changed.wait(program.seconds_left)
+                asked = program.take()
+            if not asked:
+                raise ConfigError(
+                    f"the program of agent.command {_ended(program, agent)} without a request to the policy or the "
+                    f"world: {_last_words(program.output())}"
+                )
+        finally:
+            program.close()
+
+
+def _ended(program: Program, agent: AgentConfig) -> str:
+    return {"crashed": "crashed", "timeout": f"took more than {agent.timeout:g} s"}.get(program.end, "ended")
+
+
+def _last_words(output: str) -> str:
+    """The last lines of an output, in one; without indented ones, which in tracebacks are code and calls.
+
+    >>> print(_last_words("/shop.js:1\\nthrow Error()\\n^\\n\\nError: no egg\\n    at main\\n\\nNode.js v20\\n"))
+    'throw Error()' / 'Error: no egg' / 'Node.js v20'
+    """
+    lines = [line for line in output.splitlines() if re.search(r"\w", line)]
+    told = [line for line in lines if not line[0].isspace()] or lines
+    return " / ".join(shown(line.strip()) for line in told[-_LINES:]) or "it wrote nothing"
+
+
 class _ProgramPlayer:
     """Answers a program in one episode, and records what it does."""
 
@@ -146,6 +189,7 @@ class _ProgramPlayer:
         self._unplayed: tuple[tuple[int, ...], Completion, int] | None = None  # a reply without a command so far
         self._replies, self._version, self._conversation = 0, rollout.policy.version, 0
         self._overlong = False  # whether the last request was
+        self._acted = False  # whether the environment has seen a command
         assert episode.record is not None
         self._record = episode.record
 
@@ -183,13 +227,14 @@ class _ProgramPlayer:
     def conclude(self) -> str:
         """Ends the episode if its program has left it; returns the error of one that never asked the policy, or ""."""
         record, end = self._record, self._program.end
-        if record.over and self._replies:
-            return ""
-        self._play_silence()
-        said = self._rollout.report(record.task.task_id, self._program)
-        if not self._replies:
-            return f"{said}; it has not asked the policy anything"
-        record.end("context" if self._overlong else end)
+        if not (record.over and self._replies):
+            self._play_silence()
+            said = self._rollout.report(record.task.task_id, self._program)
+            if not self._replies:
+                return f"{said}; it has not asked the policy anything"
+            record.end("context" if self._overlong else end)
+        if not self._acted:
+            record.turns[:] = map(_without_state, record.turns)
         return ""
 
     def _prompt(self, request: ChatRequest) -> tuple[Request, int]:
@@ -259,6 +304,8 @@ class _ProgramPlayer:
             raise BadRequest('a step is {"action": …}, a command of the environment')
         prompt, completion = self._said()
         command = action if isinstance(action, str) else json.dumps(action, ensure_ascii=False)
+        command = command.encode(errors="replace").decode()  # half a character of UTF-16 cannot be stored
+        self._acted = True
         await self._episode.step(Action(command, None, prompt, completion))
         self._note()
         if record.over:
@@ -323,4 +370,10 @@ class _ProgramPlayer:
         return {**task, "observation": record.observation, **info, "won": record.won, "over": record.over}
 
 
-__all__ = ["QUIET", "ProgramRollout"]
+def _without_state(turn: Turn) -> Turn:
+    """A turn of a program that plays in a world of its own, whose states are not known."""
+    info = {name: value for name, value in turn.info.items() if name not in ("state", "grouping_state")}
+    return replace(turn, state=None, grouping_state=None, info=info)
+
+
+__all__ = ["QUIET", "ProgramRollout", "check_start"]

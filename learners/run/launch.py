@@ -17,6 +17,7 @@ from roleagent.agents.builders import (
     endpoint_analyst,
 )
 from roleagent.agents.chat.types import EndpointError
+from roleagent.agents.gateway.rollout import check_start
 from roleagent.agents.policies.hf import PolicyError, check_path
 from roleagent.agents.policies.scratch_model import check_size
 from roleagent.callbacks import Callback
@@ -207,6 +208,9 @@ def check_run(split: EnvSplit, resume: bool) -> None:
     if config.aiw and config.curriculum.library:
         with waiting("the database of curriculum.library to answer"):
             FailureLibrary(config.curriculum.library).close()
+    if config.agent.command:
+        with waiting("the agent program to ask for something"):
+            check_start(config.agent)
 
 
 def check_machine(config: Config, resume: bool) -> None:

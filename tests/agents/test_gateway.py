@@ -11,8 +11,12 @@ import pytest
 from tiny import TASKS, TEMPLATE, Script, around, play, qwen, qwen2_tokenizer, world_of
 
 from roleagent.agents.builders import check_agent
+from roleagent.agents.gateway.rollout import check_start
 from roleagent.config import ConfigError, load
+from roleagent.config.settings import AgentConfig
+from roleagent.learners.advantages import by_state
 from roleagent.learners.batch import segments_of
+from roleagent.learners.method import method_of
 from roleagent.types import ACTION
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -103,6 +107,21 @@ def test_a_world_of_its_own_reports_its_reward(program):
         assert (trajectory.stop_reason, trajectory.outcome) == ("lost", 0.25)
         assert [turn.rewards["task"] for turn in trajectory.turns] == [0.0, 0.25]
         assert trained(trajectory)[0] == 1  # one conversation, one segment
+        assert not trajectory.turns[-1].info.keys() & {"state", "grouping_state"}
+
+
+def test_the_states_of_a_world_of_its_own_are_unknown_and_not_compared(program):
+    """They would all count as the state that the environment begins in."""
+    options = program("""
+        said = [first]
+        for _ in range(2):
+            said += [chat(said)["message"], user("go on")]
+        ask("reward", {"reward": len(said)})
+    """)
+    _, group = played(always("look"), options)
+    method = method_of(load(overrides=["method=gigpo", "wia=off"]))
+    assert method.estimate(group).state == [[0.0, 0.0], [0.0, 0.0]]
+    assert by_state(method.estimate(group).states) == []
 
 
 def test_a_changed_history_and_a_second_conversation_begin_new_segments(program):
@@ -156,7 +175,7 @@ def test_a_program_that_fails_is_an_outcome_and_the_others_play_on(text, reason,
             chat([first]); ask("reward", {{"reward": 1}}); sys.exit()
         {textwrap.indent(textwrap.dedent(text), "        ").lstrip()}
         """,
-        "agent.timeout=3",
+        f"agent.timeout={5 if reason == 'timeout' else 60}",
         "agent.replies=4",
         "agent.processes=3",
     )
@@ -311,12 +330,16 @@ def test_no_request_ends_the_run(program):
             assert answer[0] == 400 if isinstance(answer, tuple) else answer["choices"], (body, answer)
         assert ask("reward", {"reward": 10**400})[0] == 400
         ask("step", {"action": {"any": ["thing"]}})
+        ask("step", {"action": "\\ud800"})
         chat([user("\\ud800 <|end|>")])
         ask("reward", {"reward": 1})
     """)
     policy = always("<tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>")
     _, group = played(policy, (*options, "prompt.tool_format=qwen3_coder", "rollout.action_tokens=200"), copies=1)
     assert [trajectory.stop_reason for trajectory in group.trajectories] == ["won"]
+    assert [turn.action.encode() for turn in group.trajectories[0].turns if turn.action][1:] == [
+        b"?"
+    ]  # a file takes it
 
 
 def test_what_the_world_says_is_never_a_special_token(program):
@@ -363,6 +386,46 @@ def test_a_conversation_that_outgrows_the_context_is_refused_as_by_openai(progra
 def test_what_cannot_be_trained_is_refused_in_one_line(options, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         check_agent(load(overrides=options))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("import sys; sys.exit('no key')", "crashed without a request to the policy or the world: 'no key'"),
+        ("print('usage: …')", "ended without a request"),
+        ("import time; time.sleep(60)", "took more than 0.5 s without a request"),
+        (None, "can't open file"),
+    ],
+)
+def test_a_program_that_asks_for_nothing_is_refused_before_the_run(text, words, tmp_path):
+    path = tmp_path / "program.py"
+    if text is not None:
+        path.write_text(text)
+    command = f"agent.command={sys.executable} {path}"
+    with pytest.raises(ConfigError, match=re.escape(words)) as refused:
+        check_start(
+            load(overrides=[command, "agent.timeout=0.5" if "sleep" in str(text) else "agent.timeout=20"]).agent
+        )
+    assert "\n" not in str(refused.value)
+
+
+def test_an_executable_that_is_no_program_is_refused_before_the_run_and_an_error_within_it(tmp_path):
+    path = tmp_path / "program"
+    path.write_text("no first line that names an interpreter")
+    path.chmod(0o755)
+    with pytest.raises(ConfigError, match=r"agent\.command cannot be started"):
+        check_start(AgentConfig(command=str(path)))
+    rollout, group = played(always("look"), (f"agent.command={path}", "wia=off"))
+    assert not group.trajectories and rollout.stats.errors == 2
+
+
+def test_a_program_is_started_once_before_the_run_until_its_first_request(program, tmp_path):
+    options = program("chat([first])")
+    path = tmp_path / "program.py"
+    path.write_text(f"open({str(tmp_path / 'began')!r}, 'a').write('x')\n{path.read_text()}")
+    check_start(load(overrides=options).agent)
+    assert (tmp_path / "began").read_text() == "x"
 
 
 def test_no_thread_and_no_process_stays_behind(program):
