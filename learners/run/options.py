@@ -44,6 +44,8 @@ def read_command(parser: Parser, arguments: Sequence[str] | None = None) -> argp
             words[place : place + 2] = after, "--resume"  # an option is no RUN
     options = parser.parse_intermixed_args(words)
     if options.agent is not None:
+        if not options.agent.strip():
+            parser.error("--agent is empty: name the command that starts the program")
         options.overrides.append(f"agent.command={json.dumps(options.agent)}")
     return options
 

@@ -17,6 +17,7 @@ from roleagent.config.settings import AgentConfig
 from roleagent.learners.advantages import by_state
 from roleagent.learners.batch import segments_of
 from roleagent.learners.method import method_of
+from roleagent.learners.run.options import read_command, training_parser
 from roleagent.types import ACTION
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -426,6 +427,21 @@ def test_a_program_is_started_once_before_the_run_until_its_first_request(progra
     path.write_text(f"open({str(tmp_path / 'began')!r}, 'a').write('x')\n{path.read_text()}")
     check_start(load(overrides=options).agent)
     assert (tmp_path / "began").read_text() == "x"
+
+
+@pytest.mark.parametrize("method", ["role_agent", "grpo"])
+def test_the_command_alone_trains_a_program(method):
+    config = load(overrides=["agent.command=python x.py", f"method={method}"])
+    assert not config.wia
+    check_agent(config)
+    assert load(overrides=[f"method={method}"]).wia
+
+
+def test_an_empty_command_is_refused_in_a_line(capsys):
+    """That of a variable that is not set: the run would train the built-in loop."""
+    with pytest.raises(SystemExit):
+        read_command(training_parser("", "train"), ["--agent", ""])
+    assert "--agent is empty" in capsys.readouterr().err
 
 
 def test_no_thread_and_no_process_stays_behind(program):

@@ -94,7 +94,8 @@ class Config:
     """The configuration of a run."""
 
     method: Text = "role_agent"  # one of METHODS, or module:Class
-    wia: Switch = True  # World-In-Agent: predictions are asked for, scored, trained, and modulate returns
+    wia: Switch = True  # World-In-Agent: predictions are asked for, scored, trained, and modulate returns.
+    # Off by default with agent.command
     aiw: Switch = True  # Agent-In-World: failures are analyzed and steer the choice of tasks
     genenv: Switch = False  # GenEnv: a simulator writes training tasks, and learns which fit the agent
     seed: Annotated[Integer, Field(ge=0, le=2**32 - 1)] = 0  # of everything random in the run
@@ -385,7 +386,8 @@ def _no_place(members: Sequence[Any], path: Sequence[str]) -> str:
 def from_dict(tree: Mapping[str, Any], imports: bool = True) -> Config:
     """A checked :class:`Config` from nested mappings.
 
-    Missing options have the defaults of their ``method``, missing splits those of the environment.
+    Missing options have the defaults of their ``method``, missing splits those of the environment. With
+    ``agent.command`` ``wia`` is off unless the tree has it.
 
     Args:
         imports: whether to import a user's method; else the section ``options`` stays as it is. A report imports none.
@@ -401,7 +403,11 @@ def from_dict(tree: Mapping[str, Any], imports: bool = True) -> Config:
         raise ConfigError(f"a configuration holds keys and values, not a {type(tree).__name__}")
     name = tree.get("method", Config.method)
     method = method_class(name) if imports or name in METHODS else None
-    tree = merged(_settings(method) if method else {}, tree)
+    settings = dict(_settings(method)) if method else {}
+    agent = tree.get("agent")
+    if isinstance(agent, Mapping) and agent.get("command"):
+        settings["wia"] = False  # a program writes its own prompts
+    tree = merged(settings, tree)
     section = tree.get("env")
     if isinstance(section, Mapping):
         tree["env"] = _with_splits(section)
