@@ -1,10 +1,12 @@
 """Agent programs: what they and the policy say to each other is trained, and how they end is counted."""
 
+import json
 import re
 import sys
 import textwrap
 import threading
 import time
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,33 @@ def test_the_example_plays_token_by_token_as_the_built_in_loop():
             assert [turn.state for turn in one.turns] == [turn.state for turn in other.turns]
             assert (one.stop_reason, one.outcome) == (other.stop_reason, other.outcome) == ("max_steps", 0.0)
             assert trained(one) == trained(other)
+
+
+def test_the_example_of_the_agents_sdk_is_trained_as_one_conversation():
+    try:
+        version("openai-agents")
+    except PackageNotFoundError:
+        pytest.skip("openai-agents is not installed")
+
+    def reply(prompt, slot):
+        price, times = {"item": "chair"}, {"a": 5, "b": 28}
+        name, given = ("times", times) if "28" in prompt else ("price", price)
+        call = json.dumps({"name": name, "arguments": given})
+        return "140" if "140" in prompt else f"<tool_call>{call}</tool_call>"
+
+    shop = EXAMPLES / "three_functions"
+    world = world_of(
+        "env.id=RoleAgent/ToolEnv-v0",
+        f"env.kwargs={{tools: {shop / 'tools.py'}, tasks: {shop}, max_steps: 6}}",
+        f"agent.command={sys.executable} {EXAMPLES / 'openai_agents_shop.py'}",
+        "agent.timeout=240",
+        "rollout.action_tokens=200",
+    )
+    policy = Script(reply, chat_template=TEMPLATE)
+    rollout, [group] = play(policy, world, ["several-What do 5 chairs cost?"])
+    assert [one.stop_reason for one in group.trajectories] == ["won"] * 2, rollout.stats.failures
+    for trajectory in group.trajectories:
+        assert len(replies(trajectory)) == 3 and trained(trajectory)[0] == 1
 
 
 def test_a_world_of_its_own_reports_its_reward(program):
