@@ -1,6 +1,6 @@
 """An agent program for the toy kitchen. It knows nothing of RoleAgent but two addresses, and uses no library.
 
-roleagent train --config configs/toy.yaml wia=off aiw=off --agent "python examples/kitchen_agent.py"
+roleagent train --config configs/toy.yaml aiw=off --agent "python examples/kitchen_agent.py"
 """
 
 import json

@@ -16,6 +16,7 @@ from roleagent.agents.builders import check_agent
 from roleagent.agents.gateway.rollout import check_start
 from roleagent.config import ConfigError, load
 from roleagent.config.settings import AgentConfig
+from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.learners.advantages import by_state
 from roleagent.learners.batch import segments_of
 from roleagent.learners.method import method_of
@@ -138,6 +139,7 @@ def test_a_world_of_its_own_reports_its_reward(program):
         assert [turn.rewards["task"] for turn in trajectory.turns] == [0.0, 0.25]
         assert trained(trajectory)[0] == 1  # one conversation, one segment
         assert not trajectory.turns[-1].info.keys() & {"state", "grouping_state"}
+    assert all(one.mode for one in RuleAnalyst().reflect(group.trajectories))  # aiw asks for it
 
 
 def test_the_states_of_a_world_of_its_own_are_unknown_and_not_compared(program):
