@@ -176,8 +176,8 @@ def _last_words(output: str) -> str:
     'throw Error()' / 'Error: no egg' / 'Node.js v20'
     """
     lines = [line for line in output.splitlines() if re.search(r"\w", line)]
-    told = [line for line in lines if not line[0].isspace()] or lines
-    return " / ".join(shown(line.strip()) for line in told[-_LINES:]) or "it wrote nothing"
+    plain = [line for line in lines if not line[0].isspace()] or lines
+    return " / ".join(shown(line.strip()) for line in plain[-_LINES:]) or "it wrote nothing"
 
 
 class _ProgramPlayer:
