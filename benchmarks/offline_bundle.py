@@ -3,8 +3,10 @@
     python benchmarks/offline_bundle.py pack --size 50M --requirements needed.txt pieces models/smollm2 games
     python benchmarks/offline_bundle.py unpack pieces there        # on the machine, with this Python
 
-`pack` writes one compressed archive as piece-000, piece-001, … and a list of their checksums. Bring the pieces in any
-order and any number of times: `unpack` names those that are missing or damaged, and unpacks when all are right.
+`pack` writes one compressed archive as piece-000, piece-001, … and a list of their checksums. It packs what links lead
+to, so a snapshot in Hugging Face's cache arrives as files. The folder of the pieces appears when all are there; after a
+kill, the same command starts over. Bring the pieces in any order and any number of times: `unpack` names those that are
+missing or damaged, and unpacks when all are right.
 Packages are the lines of a requirements file, without what these need themselves (pip freeze writes such a file). They
 are built for the Python that runs this, and `unpack` installs them into its own. Nothing is downloaded there.
 """
@@ -14,17 +16,26 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-UNITS = {"K": 10**3, "M": 10**6, "G": 10**9}
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 LIST = "list.json"
 WHEELS, REQUIREMENTS = "wheels", "requirements.txt"
 BLOCK = 2**20
+
+
+class Refused(Exception):
+    """The message says what is wrong, in one line."""
 
 
 class Pieces:
@@ -65,23 +76,78 @@ class Pieces:
             self.sums[self._name], self._stream = self._sum.hexdigest(), None
 
 
+def check(folder: Path, paths: list[Path], requirements: Path | None) -> None:
+    """Refuses what cannot be packed, or could not be unpacked, before anything is written."""
+    if folder.exists():
+        raise Refused(f"{folder} exists already: name a new folder")
+    if not paths and requirements is None:
+        raise Refused("nothing to pack: name files, folders or --requirements")
+    names = Counter([name_of(path) for path in paths] + ([WHEELS, REQUIREMENTS] if requirements else []))
+    if twice := next((name for name, count in names.items() if count > 1), None):
+        raise Refused(f"two things would be unpacked as {twice}: rename one, or pack the folder above")
+    for path in (*paths, *([requirements] if requirements else [])):
+        if not path.exists():
+            raise Refused(f"{path} {'is a link that leads nowhere' if path.is_symlink() else 'does not exist'}")
+        if folder.resolve().is_relative_to(path.resolve()):
+            raise Refused(f"{folder} would be packed into itself: name a folder outside of {path}")
+        for inner in files_of(path):
+            if not (inner.is_dir() or inner.is_file()):
+                what = "is a link that leads nowhere" if inner.is_symlink() else "is neither a file nor a folder"
+                raise Refused(f"{inner} {what}: remove it, or repair it")
+            if not os.access(inner, os.R_OK):
+                raise Refused(f"{inner} cannot be read")
+
+
+def name_of(path: Path) -> str:
+    """The name under which a path is packed.
+
+    >>> name_of(Path("models/..")) == Path.cwd().name
+    True
+    """
+    return Path(os.path.abspath(path)).name
+
+
+def files_of(path: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """A path and everything in it, also what links lead to; refuses a link to one of the folders ``above``."""
+    yield path
+    if path.is_dir():
+        if (real := path.resolve()) in above:
+            raise Refused(f"{path} is a link to a folder that it lies in: remove it")
+        for inner in path.iterdir():
+            yield from files_of(inner, (*above, real))
+
+
 def pack(folder: Path, size: int, paths: list[Path], requirements: Path | None) -> None:
-    """Writes the pieces and their list."""
-    folder.mkdir(parents=True)  # never beside the pieces of another bundle
-    pieces: Any = Pieces(folder, size)
-    with tempfile.TemporaryDirectory() as scratch, tarfile.open(fileobj=pieces, mode="w|xz") as archive:
+    """Writes the pieces and their list, beside the folder's name until they are whole."""
+    check(folder, paths, requirements)
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    pieces: Any = Pieces(partial, size)
+    with tempfile.TemporaryDirectory() as scratch:
         if requirements is not None:
-            command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", scratch]
-            subprocess.run([*command, "-r", str(requirements)], check=True)
-            archive.add(scratch, WHEELS)
-            archive.add(requirements, REQUIREMENTS)
-        for path in paths:
-            archive.add(path, path.name)
+            build(requirements, Path(scratch))
+        with tarfile.open(fileobj=pieces, mode="w|xz", dereference=True) as archive:
+            if requirements is not None:
+                archive.add(scratch, WHEELS)
+                archive.add(requirements, REQUIREMENTS)
+            for path in paths:
+                archive.add(path, name_of(path))
     pieces.close()
     python = f"{sys.version_info.major}.{sys.version_info.minor}" if requirements else ""
-    (folder / LIST).write_text(json.dumps({"python": python, "pieces": pieces.sums}, indent=1))
+    (partial / LIST).write_text(json.dumps({"python": python, "pieces": pieces.sums}, indent=1))
+    partial.rename(folder)
     whole = sum((folder / name).stat().st_size for name in pieces.sums)
     print("RESULT", json.dumps({"pieces": len(pieces.sums), "bytes": whole}))
+
+
+def build(requirements: Path, wheels: Path) -> None:
+    """Builds the packages of a requirements file."""
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels)]
+    if subprocess.run([*command, "-r", str(requirements)]).returncode:
+        raise Refused(f"pip could not build the packages of {requirements}: its messages stand above")
+    if not any(wheels.iterdir()):
+        raise Refused(f"{requirements} names no package")
 
 
 def damaged(folder: Path, sums: dict[str, str]) -> list[str]:
@@ -120,44 +186,49 @@ class Joined:
 
 def unpack(folder: Path, target: Path) -> int:
     """Unpacks whole bundles and installs their packages; returns the exit status."""
-    if not (folder / LIST).exists():
-        print(f"offline_bundle: {folder / LIST} is missing: bring it first", file=sys.stderr)
-        return 2
-    known = json.loads((folder / LIST).read_text())
-    if wrong := damaged(folder, known["pieces"]):
+    listed = folder / LIST
+    if not listed.exists():
+        raise Refused(f"{listed} is missing: bring it first")
+    try:
+        known = json.loads(listed.read_bytes())
+        packed_for, sums = known["python"], dict(known["pieces"])
+        if not sums:
+            raise ValueError("no pieces")
+    except (ValueError, TypeError, KeyError) as error:
+        raise Refused(f"{listed} is damaged: bring it again") from error
+    if wrong := damaged(folder, sums):
         print(
-            f"offline_bundle: {len(wrong)} of {len(known['pieces'])} pieces are missing or damaged; bring these again: "
+            f"offline_bundle: {len(wrong)} of {len(sums)} pieces are missing or damaged; bring these again: "
             f"{' '.join(wrong)}",
             file=sys.stderr,
         )
         return 1
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if known["python"] not in ("", here):
-        print(f"offline_bundle: packed for Python {known['python']}, and this is {here}", file=sys.stderr)
-        return 2
+    if packed_for not in ("", here):
+        raise Refused(f"packed for Python {packed_for}, and this is {here}")
     target.mkdir(parents=True, exist_ok=True)
-    joined: Any = Joined([folder / name for name in known["pieces"]])
+    joined: Any = Joined([folder / name for name in sums])
     with tarfile.open(fileobj=joined, mode="r|xz") as archive:
         archive.extractall(target, filter="data")
-    if known["python"]:
+    if packed_for:
         wheels = sorted(map(str, (target / WHEELS).glob("*.whl")))
-        subprocess.run(
-            [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", *wheels], check=True
-        )
-    print("RESULT", json.dumps({"pieces": len(known["pieces"]), "unpacked": str(target)}))
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", *wheels]
+        if subprocess.run(command).returncode:
+            raise Refused(f"pip could not install what was unpacked into {target / WHEELS}: its messages stand above")
+    print("RESULT", json.dumps({"pieces": len(sums), "unpacked": str(target)}))
     return 0
 
 
 def number_of_bytes(text: str) -> int:
     """The bytes of a size such as 50M.
 
-    >>> number_of_bytes("50M"), number_of_bytes("800")
-    (50000000, 800)
+    >>> number_of_bytes("50M"), number_of_bytes("800"), number_of_bytes("1.5mb")
+    (50000000, 800, 1500000)
     """
-    unit = UNITS.get(text[-1:].upper())
-    size = int(text[:-1]) * unit if unit else int(text)
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)B?", text.upper(), re.ASCII)
+    size = int(float(found[1]) * UNITS[found[2]]) if found else 0
     if size < 1:
-        raise ValueError("a piece has at least one byte")
+        raise argparse.ArgumentTypeError(f"must be a size such as 800, 10K, 50M or 1.5G, not {text!r}")
     return size
 
 
@@ -174,14 +245,13 @@ def main() -> int:
     unpacks.add_argument("folder", type=Path, help="of the pieces")
     unpacks.add_argument("target", type=Path, help="folder to unpack into")
     options = parser.parse_args()
-    if options.verb == "unpack":
-        return unpack(options.folder, options.target)
-    missing = [path for path in (*options.paths, options.requirements) if path is not None and not path.exists()]
-    if missing or options.folder.exists():
-        wrong = f"{missing[0]} does not exist" if missing else f"{options.folder} exists already: name a new folder"
-        print(f"offline_bundle: {wrong}", file=sys.stderr)
+    try:
+        if options.verb == "unpack":
+            return unpack(options.folder, options.target)
+        pack(options.folder, options.size, options.paths, options.requirements)
+    except (Refused, OSError, tarfile.TarError) as error:  # also a full disk
+        print(f"offline_bundle: {error}", file=sys.stderr)
         return 2
-    pack(options.folder, options.size, options.paths, options.requirements)
     return 0
 
 
