@@ -11,8 +11,8 @@
 #
 # PYTHON=/path/to/python takes an environment that is there already.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/parts/gpu_device.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-source benchmarks/parts/gpu_device.sh
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 if [[ -z ${PYTHON:-} ]]; then

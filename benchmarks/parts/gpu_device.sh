@@ -1,4 +1,11 @@
-# Sourced by gpu_smoke.sh and gpu_learn.sh: takes --cpu from their arguments, and sets `device`.
+# Sourced by gpu_smoke.sh and gpu_learn.sh: takes --cpu from their arguments, and sets `device`. For --help it prints the
+# comment at their beginning.
+for argument; do
+    if [[ $argument == -h || $argument == --help ]]; then
+        sed -n '2,/^[^#]/s/^# \{0,1\}//p' "${BASH_SOURCE[1]}"
+        exit 0
+    fi
+done
 device=cuda
 if [[ ${1:-} == --cpu ]]; then
     device=cpu
