@@ -1,6 +1,6 @@
 """What a configuration takes of each GPU, computed from the sizes of its model: docs/scaling.md names the terms.
 
-python benchmarks/parts/gpu_memory.py [--gpus 8] [--card 79] CONFIG …
+python benchmarks/parts/gpu_memory.py [--gpus 8] [--card 79] CONFIG …      (--gpus 1: the files for one GPU)
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ CARD = 79.0
 """GiB that an H100 or A100 of 80 GB has."""
 OVERHEAD = 3.0
 """GiB of CUDA, NCCL, vLLM's graphs while it sleeps, and gaps between tensors."""
-GRAPHS = 2 * GIB
-"""Bytes that an engine with a cache of given size takes for CUDA graphs and activations, assumed."""
+GRAPHS = 4 * 2**20
+"""Bytes that an engine with a cache of given size takes for CUDA graphs and activations, per sequence of
+``max_num_seqs``, assumed."""
+CONTEXT = GIB // 2
+"""Bytes that CUDA takes for an engine in a process of its own, assumed."""
 BUCKET = 500_000_000
 """Numbers of a bucket in which DeepSpeed reduces gradients (``reduce_bucket_size``); two are under way."""
 LIVE = 1_000_000_000
@@ -111,7 +114,8 @@ def peak_memory(config: Config, size: Size, gpus: int, card: float = CARD) -> di
     elif config.vllm.url:
         sampler = 0.0
     elif cache := config.vllm.extra.get("kv_cache_memory_bytes"):
-        sampler = max(1, config.vllm.engines) * (whole + cache + GRAPHS)
+        sequences, engines = config.vllm.extra.get("max_num_seqs", 256), config.vllm.engines
+        sampler = max(1, engines) * (whole + cache + GRAPHS * sequences) + engines * CONTEXT
     else:
         sampler = config.vllm.memory * card * GIB
     awake = 0.0 if config.vllm.sleep or config.rollout.backend == "local" else sampler

@@ -21,7 +21,7 @@ CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.par
 PUBLISHED = sorted((ROOT / "configs" / "published").rglob("*.yaml"))
 ABLATIONS = sorted((ROOT / "configs" / "published" / "ablations").glob("*.yaml"))
 SCRIPTS = sorted((ROOT / "configs" / "published" / "scripts").glob("*.yaml"))
-train, gpu_memory = load("train"), load("benchmarks/parts/gpu_memory")
+train, gpu_memory, gpu_learn = map(load, ("train", "benchmarks/parts/gpu_memory", "benchmarks/parts/gpu_learn"))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_every_published_file_fits_the_gpus_that_it_names(path):
     ("name", "card", "options"),
     [
         ("one_gpu", 40, []),
-        ("one_gpu", 79 / 6, ["optim.micro_batch_tokens=4096", "vllm.extra={kv_cache_memory_bytes: 2147483648}"]),
+        *(("one_gpu", 79 / 6, gpu_learn.side_by_side(engines)) for engines in gpu_learn.ENGINES),
         ("one_gpu_1.5b", 79, []),
     ],
 )
