@@ -275,7 +275,8 @@ class Learn:
         Args:
             engines: ``vllm.engines``; by default those of the step ``sampler``.
         """
-        engines = self.done["sampler"].get("engines", 0) if engines is None else engines
+        if engines is None:
+            engines = int(self.done["sampler"].get("engines", 0))
         policy = self.done["start"]["policy"]
         return [
             f"policy.path={policy}",
@@ -510,7 +511,7 @@ def table(folder: Path) -> str:
     lines = start_lines(folder)
     seeds = paired_seeds({name: found for name, found in arms.items() if 0 in found})
     if not seeds:
-        lines += ["At no iteration beyond the start has every method an evaluation of the same seed."]
+        lines += ["At no iteration beyond the start has every method an evaluation of the same seed.", ""]
     for number in dict.fromkeys((most_seeds(seeds), max(seeds)) if seeds else ()):
         sides = {n: (found[0], found[number]) for n, found in arms.items() if {0, number} <= {*found}}
         lines += [f"Iteration {number}, the same seeds and games of every method ({named(seeds[number])}):"]

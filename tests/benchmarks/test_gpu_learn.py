@@ -49,6 +49,7 @@ def test_rows_are_paired_by_seed_and_what_is_left_out_is_named(tmp_path):
     for name, count, wins in [("start", 8, 2), ("arm-gigpo-0", 8, 8), ("arm-gigpo-1", 8, 0), ("arm-grpo-0", 8, 6)]:
         played(final / f"{name}-train.jsonl", count, wins)
     played(final / "arm-grpo-1-train.jsonl", 5, 5)  # cut off
+    (tmp_path / "gpu-use.log").write_text("80\n90\n[N/A]\n")
     text = gpu_learn.table(tmp_path)
     both, rest = text.split("Iteration 30, ")
     first, again = rest.split("Iteration 20 on train, ")
@@ -61,6 +62,7 @@ def test_rows_are_paired_by_seed_and_what_is_left_out_is_named(tmp_path):
     assert "| grpo-0 | 40 | 100.0 " in first and "| role_agent-1 | – |" in first
     assert "once more (seed 0):" in again and "| gigpo | 25.0 | 100.0 " in again and "| grpo | 25.0 | 75.0 " in again
     assert max(map(len, text.splitlines())) <= 80
+    assert "GPU use while the arms ran: 85 % (2 samples)." in text
 
 
 def test_where_no_seed_has_every_method_nothing_is_compared(tmp_path):
