@@ -522,10 +522,9 @@ def table(folder: Path) -> str:
         last = finals[-1]
         files = {path.name.removesuffix(f"-{split}.jsonl"): path for path in last.glob(f"*-{split}.jsonl")}
         read = evaluations(files)
-        if files:
-            start = read.pop("start", None)
-            sides = {name: (start, one) for name, one in read.items()} if start else {}
-            found = paired_seeds(dict.fromkeys(sides, (int(last.name),))).get(int(last.name), [])
+        start = read.pop("start", None)
+        sides = {name: (start, one) for name, one in read.items()} if start else {}
+        if found := paired_seeds(dict.fromkeys(sides, (int(last.name),))).get(int(last.name)):
             lines += ["", f"Iteration {last.name} on {split}, the kept policies once more ({named(found)}):"]
             lines += by_method(arms, sides, found)
     text = "\n".join(lines) + "\n"
@@ -645,7 +644,7 @@ def named(seeds: list[str]) -> str:
     >>> named(["0"]), named(["0", "1"])
     ('seed 0', 'seeds 0, 1')
     """
-    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds) or 'none'}"
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
 
 
 def wrapped(text: str) -> list[str]:
