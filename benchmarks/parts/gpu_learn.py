@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
 import shutil
 import statistics
@@ -39,6 +40,7 @@ ARRIVAL = 5.0  # minutes after the first command until which vLLM may still arri
 MISMATCH = 0.02  # nats per token between learner and vLLM
 ENGINES = (2, 0)  # vLLM's in an arm: two in processes of their own, or the one within its process, seen on a GPU before
 BATCH = 64  # episodes of each of the last evaluations, which share the GPU
+HANGS = 4.0  # minutes for vLLM's first run, and for the screen: either needs two
 RESERVE = 3.5  # minutes for the last evaluations, the table and the archive
 TAIL = 20_000  # bytes of a log that are kept
 GPU_USE = "gpu-use.log"  # percent, one sample a line
@@ -180,14 +182,21 @@ class Learn:
         self,
         starts: Mapping[str, Callable[[], subprocess.Popen[bytes]]],
         again: Callable[[str], bool] = lambda name: False,
+        minutes: float = math.inf,
     ) -> dict[str, int]:
         """Exit statuses of programs that run side by side: all on a GPU, two at a time on a CPU.
 
         Args:
             again: whether to start a program again that ended with an error.
+            minutes: on a GPU, after which those that still run are killed: an engine may hang.
         """
         waiting, running, status = dict(starts), {}, {}
+        end = time.monotonic() + 60 * minutes
         while waiting or running:
+            if self.cuda and time.monotonic() > end:
+                waiting.clear()
+                for process in running.values():
+                    process.kill()
             while waiting and len(running) < (len(starts) if self.cuda else 2):
                 name = next(iter(waiting))
                 running[name] = waiting.pop(name)()
@@ -246,7 +255,7 @@ class Learn:
         for engines in ENGINES:
             options = [*self.begins(engines), "method=grpo", "wia=off", "aiw=off", "train.iterations=1"]
             options += ["rollout.backend=vllm", "rollout.eval_sampled=0"]
-            failed = self.together({"sampler": lambda o=options: self.train("sampler", *o)})["sampler"]
+            failed = self.together({"sampler": lambda o=options: self.train("sampler", *o)}, minutes=HANGS)["sampler"]
             rows = iterations(self.runs / "sampler")
             if rows and not failed:
                 break
@@ -301,7 +310,8 @@ class Learn:
             "env.eval_tasks=4",
         ]
         self.together(
-            {f"rate-{rate}": lambda r=rate: self.train(f"rate-{r}", *fixed, f"optim.lr={r}") for rate in RATES}
+            {f"rate-{rate}": lambda r=rate: self.train(f"rate-{r}", *fixed, f"optim.lr={r}") for rate in RATES},
+            minutes=HANGS,
         )
         success, alarmed = {}, []
         for rate in RATES:
@@ -354,7 +364,8 @@ class Learn:
         names = {f"arm-{m}-{s}": (m, s) for s in self.done["seeds"]["seeds"] for m in methods}
         starts = {name: lambda n=name, of=of: begin(n, *of) for name, of in names.items()}
         with self.gpu_use():
-            status = self.together(starts, again)
+            # Each is to stop by itself, a minute earlier.
+            status = self.together(starts, again, minutes=max(2.0, self.left - RESERVE + 1))
         if all(status.values()):
             raise Failed(f"all arms ended with errors: {self.last_words(next(iter(names)))}")
         return {

@@ -43,6 +43,7 @@ from roleagent.learners.engine.logprobs import (
 )
 from roleagent.learners.engine.lora import Adapter, AdapterSwap, plain_weights
 from roleagent.learners.engine.optimizer import build_optimizer, rate
+from roleagent.learners.engine.prefix_sharing import compile_layers
 from roleagent.learners.engine.repartition import load_repartitioned, zero_parts
 from roleagent.learners.run.ranks import Ranks
 from roleagent.random_streams import random_stream
@@ -124,6 +125,11 @@ def check_deepspeed(config: Config) -> None:
     zero = options.extra.get("zero_optimization", {})
     if isinstance(zero, Mapping) and zero.get("stage", stage) != stage:
         raise ConfigError("deepspeed.extra cannot set the ZeRO stage: that is deepspeed.zero_stage")
+    if config.optim.compile and (stage == 3 or own_simulator or policy_computes(config)):
+        raise ConfigError(
+            "optim.compile compiles a whole model that does nothing but learn: let vLLM or a server sample, without "
+            "lora.rank, ZeRO stage 3, and a task writer with weights of its own"
+        )
     if options.extra:
         _check_extra(config)
     if config.lora.rank and not config.policy.path:
@@ -410,6 +416,8 @@ class Learner(Engine):
         trained = copy_on_cpu(policy.model) if zero_stage(config) == 3 else policy.model
         if config.deepspeed.activation_checkpointing:
             enable_activation_checkpointing(trained)
+        if config.optim.compile:
+            compile_layers(trained)
         super().__init__(TokenScorer(trained, scoring), config, lr, pad, optimizer)
         self.policy, self._trained, self._synced_steps = policy, trained, 0
         self._flop_of_token = flop_of_token(trained) or (0, 0)

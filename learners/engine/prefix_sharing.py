@@ -23,6 +23,7 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from roleagent.agents.policies.sampling import SHARED_PREFIXES
 from roleagent.types import Segment
@@ -347,6 +348,20 @@ def _causal(rectangle: Rectangle, device: torch.device) -> Tensor | None:
         return None
     seen = torch.ones((rectangle.width - rectangle.skip, rectangle.width), dtype=torch.bool, device=device)
     return seen.tril(rectangle.skip)[None, None]
+
+
+def compile_layers(model: PreTrainedModel) -> None:
+    """``torch.compile`` of every layer, but for the attention over shared prefixes, whose rows differ in each call.
+
+    Raises:
+        TypeError: no layer is of transformers' kind.
+    """
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise TypeError(f"{type(model).__name__} has no layers that optim.compile knows")
+    AttentionInterface.register(SHARED_PREFIXES, torch.compiler.disable(_attend))
+    for layer in layers:
+        layer.compile(dynamic=True)
 
 
 AttentionInterface.register(SHARED_PREFIXES, _attend)

@@ -264,7 +264,7 @@ _FREE = frozenset(
             "train.suite",
             "train.stop_on_regression",
         ),
-        *("optim.micro_batch_tokens", "deepspeed.activation_checkpointing"),
+        *("optim.micro_batch_tokens", "optim.compile", "deepspeed.activation_checkpointing"),
         "endpoint.url",
     }
 )

@@ -136,6 +136,13 @@ def test_an_archive_that_a_kill_came_before_is_written_by_the_next_command(tmp_p
     assert archive.exists() and [path.name for path in sorted(tmp_path.glob("*.tar.xz"))][1:] == ["01-arms.tar.xz"]
 
 
+def test_what_hangs_is_killed_and_what_waits_does_not_begin(tmp_path, monkeypatch):
+    learn, again = learn_at(tmp_path, monkeypatch), []
+    starts = {"sampler": lambda: subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])}
+    assert learn.together(starts, lambda name: not again.append(name), minutes=0.01) == {"sampler": -9}
+    assert again == ["sampler"]
+
+
 def test_an_arm_that_is_out_of_memory_starts_again_with_the_time_that_is_left(tmp_path, monkeypatch):
     learn, starts = learn_at(tmp_path, monkeypatch, seeds={"seeds": [0, 1]}), []
     text = f"CUDA out of memory. {'Tried to allocate. ' * 30}"
@@ -273,7 +280,7 @@ def test_the_last_evaluations_play_with_the_sampler_of_the_arms(tmp_path, monkey
 def test_without_an_update_that_compares_it_vllm_does_not_sample(tmp_path, monkeypatch):
     learn = learn_at(tmp_path, monkeypatch)
     monkeypatch.setattr(learn, "without_vllm", lambda: "")
-    monkeypatch.setattr(learn, "together", lambda starts: {"sampler": 0})
+    monkeypatch.setattr(learn, "together", lambda starts, minutes: {"sampler": 0})
     evaluated(tmp_path / "runs" / "sampler")
     found = learn.sampler()
     assert found["backend"] == "local" and "no update" in found["reason"]

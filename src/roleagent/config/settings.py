@@ -389,6 +389,7 @@ class OptimConfig:
     minibatch_turns: Count = 0  # turns per optimizer step, of all ranks, in place of `minibatches`; 0: whole groups
     epochs: Length = 1  # passes over an iteration's episodes
     micro_batch_tokens: Size = 8192  # maximum tokens of a forward and backward pass; does not change the result
+    compile: Switch = False  # torch.compile of the policy's layers; takes a minute at first, changes rounding alone
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)

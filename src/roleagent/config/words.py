@@ -78,6 +78,7 @@ WORDS: Mapping[str, tuple[str, ...] | str] = {
     **dict.fromkeys(
         ("gradient_checkpointing", "enable_gradient_checkpointing"), ("deepspeed.activation_checkpointing",)
     ),
+    **dict.fromkeys(("torch_compile", "use_torch_compile"), ("optim.compile",)),
     **dict.fromkeys(("zero", "fsdp"), ("deepspeed.zero_stage",)),
     "stage": ("deepspeed.zero_stage", "method"),
     **dict.fromkeys(("param_offload", "offload_param", "optimizer_offload"), ("deepspeed.extra",)),

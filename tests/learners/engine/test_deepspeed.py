@@ -8,12 +8,13 @@ import socket
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from programs import HANGS, ROOT
 from tiny import qwen
-from together import BF16, CONTINUED, TRAININGS, batch, learner_of, update
+from together import BF16, CONTINUED, TRAININGS, batch, learner_of, update, watched_gradients
 from transformers import AutoModelForCausalLM
 
 from roleagent.config import ConfigError, load, to_dict
@@ -241,6 +242,27 @@ def test_layers_are_computed_again_for_the_gradient_and_only_then(frozen):
     assert len(calls) == 3
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("again", ["off", "on"])
+def test_compiled_layers_learn_the_same(again):
+    """Under activation checkpointing, too; and one compilation serves all layers and lengths."""
+    torch._dynamo.reset()
+    fixed = ["optim.micro_batch_tokens=90", f"deepspeed.activation_checkpointing={again}"]
+    plain, compiled = (learner_of(*fixed, f"optim.compile={switch}") for switch in ("off", "on"))
+    graphs = []
+    for number in range(5):
+        expected, found = {}, {}
+        with watched_gradients(plain, expected), watched_gradients(compiled, found):
+            update(plain, batch(number))
+            update(compiled, batch(number))
+        for name, gradient in expected.items():
+            torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-6, msg=lambda said, of=name: f"{of}: {said}")
+        compiled.module.load_state_dict(plain.module.state_dict())  # a step of AdamW enlarges what rounding differs in
+        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert graphs[0] > 0 and graphs[2] == graphs[4], graphs
+    assert np.allclose(compiled.score(batch(4), 1.0)[0], plain.score(batch(4), 1.0)[0], atol=1e-5)
+
+
 def test_at_stage_3_no_whole_copy_goes_to_the_accelerator(monkeypatch):
     moved, plain = [], torch.nn.Module.to
 
@@ -288,6 +310,8 @@ PRETRAINED = ("policy.path=/x", "warmstart.episodes=0", "deepspeed.zero_stage=1"
         ([*PRETRAINED, "genenv=on", "simulator.weights=own"], "warmstart.optimizer=muon works on whole matrices"),
         (["deepspeed.extra={gradient_accumulation_steps: 4}"], "cannot set gradient_accumulation_steps"),
         (["lora.rank=8"], "name one with policy.path"),
+        (["optim.compile=on"], "let vLLM or a server sample"),
+        ([*PRETRAINED, "optim.compile=on", "rollout.backend=vllm", "deepspeed.zero_stage=3"], "without lora.rank, ZeRO stage 3"),
     ],
 )
 def test_what_does_not_go_together_is_refused(options, said):
