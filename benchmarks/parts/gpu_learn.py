@@ -232,11 +232,10 @@ class Learn:
             if not outside(sampled):
                 break
             more = sampled < SUCCESS[0]
-            name, episodes = f"start-{'more' if more else 'less'}", 500 if self.cuda else 20
-            options = [
-                f"warmstart.episodes={episodes}",
-                *([f"policy.path={policy}", "warmstart.rounds=1"] if more else []),
-            ]
+            name, episodes = f"start-{'more' if more else 'less'}", (500 if more else 200) if self.cuda else 20
+            options = [f"warmstart.episodes={episodes}"]
+            if more:
+                options += [f"policy.path={policy}", "warmstart.rounds=1", "warmstart.round_episodes=256"]
         found = min(tried, key=lambda one: outside(one["sampled"]))
         if outside(found["sampled"]):
             low, high = SUCCESS
@@ -667,7 +666,7 @@ def main() -> int:
     """The command line; returns the exit status."""
     device, folder = sys.argv[1], Path(sys.argv[2])
     if device == "table":
-        print(table(folder) or "no arm has an evaluation yet", end="")
+        print(table(folder) or "no arm has an evaluation yet\n", end="")
         return 0
     try:
         lock = Lock(folder)
