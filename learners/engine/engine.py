@@ -397,7 +397,7 @@ class Learner(Engine):
             to main memory, where new weights are collected for the sampler and for checkpoints.
 
     Raises:
-        PolicyError: the learner would not score the model's tokens as the model does.
+        PolicyError: the learner would not score the model's tokens as the model does, or cannot compile its layers.
     """
 
     def __init__(

@@ -25,7 +25,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from roleagent.agents.policies.protocol import PolicyError
 from roleagent.agents.policies.sampling import SHARED_PREFIXES
+from roleagent.learners.engine.routers import Routers
 from roleagent.types import Segment
 
 ALIKE = 0.9
@@ -354,11 +356,12 @@ def compile_layers(model: PreTrainedModel) -> None:
     """``torch.compile`` of every layer, but for the attention over shared prefixes, whose rows differ in each call.
 
     Raises:
-        TypeError: no layer is of transformers' kind.
+        PolicyError: no layer is of transformers' kind; or the routers of its experts are counted by hooks, which
+            compiled code would pass over.
     """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
-    if not layers:
-        raise TypeError(f"{type(model).__name__} has no layers that optim.compile knows")
+    if not layers or Routers(model).experts:
+        raise PolicyError(f"optim.compile does not know the layers of {type(model).__name__}: set optim.compile=off")
     AttentionInterface.register(SHARED_PREFIXES, torch.compiler.disable(_attend))
     for layer in layers:
         layer.compile(dynamic=True)

@@ -6,7 +6,7 @@ import torch
 from programs import load, metrics
 from tiny import tokenizer
 
-from roleagent.agents.policies.hf import HFPolicy
+from roleagent.agents.policies.hf import HFPolicy, PolicyError
 from roleagent.config import from_dict
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.update import policy_step
@@ -40,6 +40,12 @@ def test_the_balancing_loss_of_an_update_is_that_of_transformers(name, again):
     learner.close()
     assert found["router_loss"] == pytest.approx(float(wanted), rel=1e-5)
     assert 2.0 < found["router_loss"] < 4.0
+
+
+def test_layers_whose_routers_are_counted_are_not_compiled():
+    policy = HFPolicy(families.build("Mixtral", len(WORDS), WORDS.eos_token_id), WORDS, torch.Generator(), 256)
+    with pytest.raises(PolicyError, match="does not know the layers of MixtralForCausalLM"):
+        Learner(policy, from_dict({"method": "grpo", "optim": {"compile": True}}), 1e-3)
 
 
 def test_a_run_says_that_routers_are_not_balanced_and_logs_how_they_spread_tokens(tmp_path, capsys):
