@@ -256,7 +256,7 @@ def test_compiled_layers_learn_the_same(again):
             update(plain, batch(number))
             update(compiled, batch(number))
         for name, gradient in expected.items():
-            torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-6, msg=lambda said, of=name: f"{of}: {said}")
+            assert (found[name] - gradient).abs().max() < 1e-6, name
         compiled.module.load_state_dict(plain.module.state_dict())  # a step of AdamW enlarges what rounding differs in
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert graphs[0] > 0 and graphs[2] == graphs[4], graphs
@@ -311,7 +311,10 @@ PRETRAINED = ("policy.path=/x", "warmstart.episodes=0", "deepspeed.zero_stage=1"
         (["deepspeed.extra={gradient_accumulation_steps: 4}"], "cannot set gradient_accumulation_steps"),
         (["lora.rank=8"], "name one with policy.path"),
         (["optim.compile=on"], "let vLLM or a server sample"),
-        ([*PRETRAINED, "optim.compile=on", "rollout.backend=vllm", "deepspeed.zero_stage=3"], "without lora.rank, ZeRO stage 3"),
+        (
+            [*PRETRAINED, "optim.compile=on", "rollout.backend=vllm", "deepspeed.zero_stage=3"],
+            "without lora.rank, ZeRO stage 3",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(options, said):
