@@ -356,15 +356,25 @@ def compile_layers(model: PreTrainedModel) -> None:
     """``torch.compile`` of every layer, but for the attention over shared prefixes, whose rows differ in each call.
 
     Raises:
+        PolicyError: see :func:`layers_to_compile`.
+    """
+    layers = layers_to_compile(model)
+    AttentionInterface.register(SHARED_PREFIXES, torch.compiler.disable(_attend))
+    for layer in layers:
+        layer.compile(dynamic=True)
+
+
+def layers_to_compile(model: PreTrainedModel) -> list[GradientCheckpointingLayer]:
+    """The layers of a model that can be compiled.
+
+    Raises:
         PolicyError: no layer is of transformers' kind; or the routers of its experts are counted by hooks, which
             compiled code would pass over.
     """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers or Routers(model).experts:
         raise PolicyError(f"optim.compile does not know the layers of {type(model).__name__}: set optim.compile=off")
-    AttentionInterface.register(SHARED_PREFIXES, torch.compiler.disable(_attend))
-    for layer in layers:
-        layer.compile(dynamic=True)
+    return layers
 
 
 AttentionInterface.register(SHARED_PREFIXES, _attend)

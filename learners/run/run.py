@@ -21,6 +21,7 @@ from roleagent.files import Lock, damage, make_folder, make_whole, write_checksu
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.logprobs import find_scoring
 from roleagent.learners.engine.lora import adapt
+from roleagent.learners.engine.prefix_sharing import layers_to_compile
 from roleagent.learners.engine.routers import Routers
 from roleagent.learners.method import method_of
 from roleagent.learners.run.checkpoints import Checkpoints, Progress, save_policy
@@ -151,10 +152,12 @@ class Run:
         policy.version = self.progress.version
         size = sum(parameter.numel() for parameter in policy.model.parameters())
         self.display.say(f"policy: {size / 1e6:.2f} M parameters, vocabulary {len(policy.tokenizer)}")
-        # Before the warm start: both may refuse the model.
+        # Before the warm start: all of them may refuse the model.
         sampler = policy.road if self.config.rollout.backend == "local" else self.config.rollout.backend
         learner = find_scoring(policy.model, policy.context_length)
         self.display.say(f"sampler: {sampler}; learner: {learner}")
+        if self.config.optim.compile:
+            layers_to_compile(policy.model)
         if (routers := Routers(policy.model)).experts:
             self.display.say(f"routers: {routers}")
         if self.config.policy.path and not policy.tokenizer.chat_template:
