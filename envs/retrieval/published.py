@@ -18,7 +18,7 @@ import numpy as np
 
 from roleagent.commands import Parser, complain, out_folder
 from roleagent.envs.retrieval.build import setting
-from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
+from roleagent.envs.retrieval.manifest import Manifest
 from roleagent.envs.retrieval.passages import Passages, RetrievalError
 from roleagent.envs.retrieval.registry import INDEX
 
@@ -43,11 +43,11 @@ def import_index(
         settings: of the encoder, where they are not what its files state.
 
     Raises:
-        RetrievalError: the folder has an index; this is none, or not one over this corpus by this encoder.
+        RetrievalError: the folder is not empty; this is no index, or not one over this corpus by this encoder.
         gymnasium.error.DependencyNotInstalled: FAISS, pyserini or Java is missing.
     """
-    if (out / MANIFEST).exists():
-        raise RetrievalError(f"{out} holds an index: delete it, or choose another --out")
+    if out.exists() and any(out.iterdir()):  # the published index itself may lie there
+        raise RetrievalError(f"{out} is not empty: choose another --out")
     if not path.exists():
         raise RetrievalError(f"there is no index {path}")
     if path.is_dir() != (name == "pyserini"):
@@ -118,7 +118,6 @@ def _some(count: int) -> list[int]:
 
 def _link(path: Path, place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.unlink(missing_ok=True)  # of an import that was refused
     place.symlink_to(path)
 
 

@@ -105,6 +105,15 @@ def test_what_does_not_belong_together_is_one_line(folder, tmp_path, capsys, wro
     assert not (out / "retrieval.json").exists()
 
 
+def test_an_import_into_the_folder_of_the_published_index_leaves_it_there(folder, tmp_path, capsys):
+    """Its link took the place of a file of the same name."""
+    published = tmp_path / "index.faiss"
+    published.write_bytes((folder / "e5_Flat.index").read_bytes())
+    assert imported(folder, tmp_path, published) != 0
+    assert "is not empty: choose another --out" in capsys.readouterr().err
+    assert published.read_bytes() == (folder / "e5_Flat.index").read_bytes()
+
+
 def test_without_pyserini_a_lucene_index_is_one_line(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(lucene, "find_spec", lambda name: None)
     (folder / "bm25").mkdir(exist_ok=True)
