@@ -163,6 +163,9 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
         set.intersection(*({m for part in side.values() for r in part for m in r.metrics} for side in sides))
     )
 
+    played = [record for part in sides[0].values() for record in part]
+    concerned = {name: {record.task_id for record in statistics.having(name, played, played)} for name in metrics}
+
     def cell(tasks: Sequence[str], value: Callable[[Record], float]) -> dict[str, Any]:
         return _paired([[np.mean([value(record) for record in side[task]]) for side in sides] for task in tasks], rng)
 
@@ -183,7 +186,10 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
         "left_out": int(task_split["tasks"]) - len(common),
         "success": success(common),
         "by_type": {name: success(by_type[name]) for name in sorted(by_type)},
-        "metrics": {name: cell(common, lambda record, n=name: record.metrics.get(n, 0.0)) for name in metrics},
+        "metrics": {
+            name: cell([task for task in common if task in concerned[name]], lambda r, n=name: r.metrics.get(n, 0.0))
+            for name in metrics
+        },
         "steps": cell(common, lambda record: float(record.steps)),
         "seeds": _over_seeds(first, second, set(common)),
         "at_k": _at_k(first, second, common, rng),

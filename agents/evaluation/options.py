@@ -98,7 +98,7 @@ def evaluation_parser(text: str | None, name: str) -> Parser:
         "--split",
         help="split to play (default: the run's or --config's, else ALFWorld's valid_seen, others' held-out split)",
     )
-    where.add_argument("--tasks", type=natural, metavar="N", help="only N tasks of the split, of all its types")
+    where.add_argument("--tasks", type=natural, metavar="N", help="only N tasks of each environment, of all its types")
     where.add_argument(
         "--data-dir",
         type=Path,

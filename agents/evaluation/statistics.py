@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -212,12 +212,10 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
         for name in levels(record.task_type):
             by_type[name].append(record)
     own = {record.task_type for record in sound}
-    measured = {(name, levels(record.task_type)[:-1]) for record in sound for name in record.metrics}
     behavior = sorted({name for record in sound for name in record.behavior})
     predicted = [record.prediction for record in sound if record.prediction is not None]
     return {
-        **_part(sound, measured),
-        "reward": _mean([record.reward for record in sound]),
+        **_part(sound, sound),
         "prediction": _mean(predicted) if predicted else None,
         "behavior": _behavior(sound, behavior) if behavior else None,
         "errors": len(records) - len(sound),
@@ -225,29 +223,32 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
         "at_k": at_k(sound),
         "by_trial": _by_trial(sound),
         "macro": _mean([_mean([record.won for record in by_type[name]]) for name in by_type if name in own]),
-        "by_type": {name: _part(by_type[name], measured) for name in sorted(by_type)},
+        "by_type": {name: _part(by_type[name], sound) for name in sorted(by_type)},
     }
 
 
-def _part(records: Sequence[Record], measured: Collection[tuple[str, tuple[str, ...]]]) -> dict[str, Any]:
-    """The figures of some episodes.
+def having(measure: str, records: Sequence[Record], of: Sequence[Record]) -> list[Record]:
+    """The records of environments that have a measure, as ``of`` shows: elsewhere its absence is no 0."""
+    environments = {levels(record.task_type)[:-1] for record in of if measure in record.metrics}
+    return [record for record in records if levels(record.task_type)[:-1] in environments]
 
-    Args:
-        measured: measures, each with the level of an environment that has it; () where there is one environment only.
-    """
+
+def _part(records: Sequence[Record], of: Sequence[Record]) -> dict[str, Any]:
+    """The figures of some episodes ``of`` an evaluation."""
     tasks = [record.task_id for record in records]
     success = rate([record.won for record in records], tasks)
     steps = sum(record.steps for record in records)
     metrics = {}
-    for name in sorted({name for name, _ in measured}):
-        if having := [record for record in records if (name, levels(record.task_type)[:-1]) in measured]:
-            values = [record.metrics.get(name, 0.0) for record in having]
-            metrics[name] = _metric(values, [record.task_id for record in having])
+    for name in sorted({name for record in of for name in record.metrics}):
+        if concerned := having(name, records, of):
+            values = [record.metrics.get(name, 0.0) for record in concerned]
+            metrics[name] = _metric(values, [record.task_id for record in concerned])
     return {
         "n": len(records),
         "tasks": len(set(tasks)),
         "success": success.value,
         "interval": [success.low, success.high],
+        "reward": _mean([record.reward for record in records]),
         "steps": steps / len(records) if records else 0.0,
         "invalid": sum(record.invalid for record in records) / steps if steps else 0.0,
         "metrics": metrics,

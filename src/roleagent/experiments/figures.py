@@ -168,7 +168,7 @@ def success(arm: ArmRuns, evaluation: Evaluation) -> dict[str, Any]:
         "episodes": len(records),
         "all": _rate(records),
         "by_type": {name: _rate([r for r in records if name in levels(r.task_type)]) for name in types},
-        "metrics": {name: float(np.mean([outcome(r, name) for r in records])) for name in metrics},
+        "metrics": {name: float(np.mean([outcome(r, name) for r in concerned(records, name)])) for name in metrics},
         "seeds": by_seed,
         "over_seeds": spread and Estimate(spread.value, max(0.0, spread.low), min(1.0, spread.high)),  # as measures are
     }
@@ -497,7 +497,7 @@ def check_measure(measure: str, records: Sequence[Record]) -> None:
     metrics = {name for record in records for name in record.metrics}
     known = [
         SUCCESS,
-        *sorted(f"{SUCCESS}/{kind}" for kind in {record.task_type for record in records}),
+        *sorted(f"{SUCCESS}/{kind}" for kind in {kind for record in records for kind in levels(record.task_type)}),
         *sorted(metrics),
     ]
     if measure not in known and not (type_of(measure) and concerned(records, measure)):
@@ -509,7 +509,9 @@ def check_measure(measure: str, records: Sequence[Record]) -> None:
 def concerned(records: Sequence[Record], measure: str) -> list[Record]:
     """The episodes that a measure is about."""
     kind = type_of(measure)
-    return [record for record in records if kind is None or is_of(kind, record.task_id, record.task_type)]
+    if kind is not None:
+        return [record for record in records if is_of(kind, record.task_id, record.task_type)]
+    return [*records] if measure == SUCCESS else statistics.having(measure, records, records)
 
 
 def detectable(gaps: Sequence[float]) -> float | None:

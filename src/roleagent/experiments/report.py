@@ -18,6 +18,7 @@ from roleagent.experiments.figures import (
     Difference,
     behavior,
     check_measure,
+    concerned,
     differences,
     efficiency,
     finished,
@@ -138,9 +139,10 @@ def success_rows(plan: Plan, arms: Sequence[ArmRuns]) -> Iterator[dict[str, Any]
             for seed, one in zip(arm.runs, arm.measured(evaluation), strict=True):
                 sound = [record for record in one.records if record.sound]
                 names = [SUCCESS, *sorted({name for record in sound for name in record.metrics})]
+                values = {name: [outcome(record, name) for record in concerned(sound, name)] for name in names}
                 yield {
                     **{"arm": arm.name, "temperature": evaluation.temperature, "seed": seed, "episodes": len(sound)},
-                    **{name: sum(outcome(record, name) for record in sound) / len(sound) for name in names},
+                    **{name: sum(value) / len(value) for name, value in values.items()},
                 }
 
 

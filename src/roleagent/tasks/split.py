@@ -275,12 +275,14 @@ def levels(task_type: str) -> tuple[str, ...]:
 
 
 def is_of(kind: str, task_id: str, task_type: str) -> bool:
-    """Whether a task is of a type, or has an id that a pattern (``*``, ``?``, ``[…]``) describes.
+    """Whether a task is of a type or an environment, or has an id that a pattern (``*``, ``?``, ``[…]``) describes.
 
     >>> is_of("heat", "heat-egg-1", "heat"), is_of("*-egg-*", "heat-egg-1", "heat"), is_of("egg", "heat-egg-1", "heat")
     (True, True, False)
+    >>> is_of("toy", "toy/heat-egg-1", "toy/heat")
+    True
     """
-    return fnmatchcase(task_type, kind) or fnmatchcase(task_id, kind)
+    return any(fnmatchcase(name, kind) for name in (*levels(task_type), task_id))
 
 
 def assert_disjoint(task_splits: Iterable[TaskSplit], key: Callable[[str], str] = str) -> None:

@@ -117,6 +117,19 @@ def test_a_measure_of_one_side_only_is_no_difference(tmp_path, capsys):
     assert "score" in (table := capsys.readouterr().out) and "judge" not in table
 
 
+def test_a_measure_of_one_environment_is_compared_over_its_tasks(tmp_path):
+    """Tasks of the others counted 0: a score of 0.72 was shown as 0.36, and its difference halved."""
+    split, files = TaskSplit("several", "valid", ("shop/a", "shop/b", "toy/a", "toy/b")), []
+    for name, score in (("first", 0.75), ("second", 0.5)):
+        file = RecordFile(tmp_path / name, {"protocol": 2, **split.manifest(), "temperature": 0.0})
+        for task_id in split.task_ids:
+            kind, metrics = ("shop/buy", {"score": score}) if task_id.startswith("shop") else ("toy/heat", {})
+            file.append(Record(task_id, kind, True, 1.0, 4, "won", metrics=metrics))
+        files.append(tmp_path / name)
+    found = compared(files[:1], files[1:])["metrics"]["score"]
+    assert (found["tasks"], found["first"], found["second"], found["difference"]) == (2, 0.75, 0.5, 0.25)
+
+
 def test_repeats_and_seeds_are_taken_together_within_a_task(tmp_path):
     first = [measured(tmp_path / f"a{n}", wins) for n, wins in enumerate((["a", "ab"], ["a", ""]))]
     second = [measured(tmp_path / f"b{n}", wins) for n, wins in enumerate((["ab"], ["abcd"], ["abc"]))]
