@@ -23,7 +23,7 @@ from roleagent.agents.rollout import Rollout
 from roleagent.agents.task_simulator import EndpointSimulator
 from roleagent.config import Config, ConfigError, method_class
 from roleagent.config.curriculum import EndpointConfig
-from roleagent.config.settings import EnvMemberConfig
+from roleagent.config.settings import EnvConfig, EnvMemberConfig
 from roleagent.curricula.rule_analyst import RuleAnalyst, UnreadAnalyst
 from roleagent.curricula.simulators import BaseSimulator, StaticSimulator, TableSimulator
 from roleagent.env_card import Instructions, card_of, instructions_of, step_limit
@@ -59,7 +59,7 @@ def make_base(config: Config, split: str) -> gymnasium.Env:
             arguments["generated_tasks"] = True
         elif not isinstance(config.env, EnvMemberConfig):
             raise ConfigError(f"genenv=on writes tasks, but the environment {config.env.id} has no task grammar")
-    env = make_env(config.env.id, arguments, "env.kwargs.")
+    env = make_env(config.env.id, arguments, "kwargs." if isinstance(config.env, EnvMemberConfig) else "env.kwargs.")
     return StepTimeout(env, config.env.step_timeout) if config.env.step_timeout else env
 
 
@@ -313,9 +313,7 @@ class EnvSplit:
         Raises:
             ConfigError: see :meth:`open`; or ``genenv=on`` and no environment has a task grammar.
         """
-        split = cls._joined(
-            config, {name: cls.open(one, one.env.train_split) for name, one in config.environments.items()}
-        )
+        split = cls._joined(config, lambda one: cls.open(one, one.env.train_split))
         try:
             written = split.written
         except ValueError as error:
@@ -337,10 +335,7 @@ class EnvSplit:
         Raises:
             ConfigError: see :meth:`open`; or ``rollout.eval_predictions`` is off where predictions change the play.
         """
-        opened = {
-            name: cls.open(one, one.env.eval_split, one.env.eval_tasks) for name, one in config.environments.items()
-        }
-        split = cls._joined(config, opened)
+        split = cls._joined(config, lambda one: cls.open(one, one.env.eval_split, one.env.eval_tasks))
         if not split.horizon or config.rollout.eval_predictions:
             return split
         if config.prompt.predictions != "detached":
@@ -351,13 +346,15 @@ class EnvSplit:
         return split.without_predictions()
 
     @classmethod
-    def _joined(cls, config: Config, parts: Mapping[str, EnvSplit]) -> EnvSplit:
+    def _joined(cls, config: Config, opened: Callable[[Config], EnvSplit]) -> EnvSplit:
         """The split of one environment itself, or one of several."""
-        if "" in parts:
-            return parts[""]
-        for name, part in parts.items():
+        if isinstance(config.env, EnvConfig):
+            return opened(config)
+        parts = {}
+        for name, one in config.environments.items():
             try:
-                _ = part.reader
+                parts[name] = opened(one)
+                _ = parts[name].reader
             except ConfigError as error:
                 raise ConfigError(f"the environment {name} of env: {error}") from error
         ids, named = [part.task_split.env_id for part in parts.values()], dict(parts)

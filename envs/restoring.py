@@ -52,8 +52,7 @@ class Restorer:
             return None
         try:
             return self.env.get_wrapper_attr("snapshot")()
-        except NotImplementedError:
-            self.replay = True
+        except NotImplementedError:  # of several environments the next one may have them
             return None
 
     def restore(self, snapshot: Any, task_id: str, steps: Sequence[RecordedStep]) -> None:

@@ -32,6 +32,7 @@ from roleagent.config import Config, ConfigError
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.env_card import card_of
 from roleagent.envs.failures.command_noise import CommandNoise
+from roleagent.envs.wrappers.tool_tags import ToolReader
 from roleagent.failures.modes import failure_modes_of
 from roleagent.imports import load_object
 from roleagent.learners.batch import Batch, Column, segments_of
@@ -198,7 +199,7 @@ def with_note(trajectory: Trajectory, rollout: Rollout, note: str) -> Trajectory
 
 
 class ExpertPlan:
-    """The hint ``plan``: the commands with which the environment's expert wins the task.
+    """The hint ``plan``: the commands with which the environment's expert wins the task; of tools, the calls.
 
     Args:
         split: the training tasks, with the expert's environment.
@@ -214,7 +215,9 @@ class ExpertPlan:
         if task_id not in self._plans:
             rng = self._stream("plan", task_id)
             shown = demonstrate(self._split.base, task_id, 0.0, CommandNoise((), rng), rng)
-            steps = [] if shown is None else [step.command for step in shown.steps]
+            reader = self._split.of(task_id).reader
+            write = reader.write if isinstance(reader, ToolReader) else str
+            steps = [] if shown is None else [write(step.command) for step in shown.steps]
             self._plans[task_id] = "\n".join(("This solves the task:", *steps)) if steps else ""
         return self._plans[task_id]
 

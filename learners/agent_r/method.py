@@ -10,6 +10,7 @@ from roleagent.learners.agent_r.options import AgentROptions
 from roleagent.learners.method import Method, Start
 
 if TYPE_CHECKING:
+    from roleagent.agents.builders import EnvSplit
     from roleagent.learners.run.checkpoints import Progress
 
 
@@ -34,6 +35,15 @@ class AgentR(Method):
                 f"{self.brings} trains on the tasks that it searches: set env.eval_split to another split than these"
             )
         check_revision(self.config)
+
+    def check_tasks(self, split: EnvSplit) -> None:
+        super().check_tasks(split)
+        for part in split.environments.values():
+            if self.config.prompt.revisions == "action" and part.base.has_wrapper_attr("tools"):
+                raise ConfigError(
+                    f"prompt.revisions=action takes back a mistake by the command wait, and a reply in "
+                    f"{part.config.env.id} is a call of a tool: set prompt.revisions=none"
+                )
 
     def needs_demonstrations(self) -> bool:
         return self.imitates and self.config.options.revision.replay > 0

@@ -215,7 +215,10 @@ def evidence(log: Log) -> Iterator[Finding]:
         needed = math.ceil(whole["tasks"] * ((high - low) / 2 / SMALL_GAIN) ** 2)
         text = f"{whole['tasks']} tasks cannot show a gain of {100 * SMALL_GAIN:g} points; about {needed} can"
         limited = any(one.env.eval_tasks for one in log.config.environments.values())
-        more = f"env.eval_tasks={needed}" if limited else "an env.eval_split with more tasks"
+        option = (
+            f"env.eval_tasks={needed}" if "" in log.config.environments else f"env.0.eval_tasks, …: {needed} in all"
+        )
+        more = option if limited else "an env.eval_split with more tasks"
         yield Finding("few eval tasks", "note", text, f"{more}, or several seeds")
     if len(log.rows) < 2 * FEWEST and not log.learned:
         text = f"{len(log.rows)} iterations; a trend needs {2 * FEWEST} or more"

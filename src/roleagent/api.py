@@ -146,7 +146,7 @@ def evaluate(
             returns a command, or a class with ``reset`` and ``act``.
         env_id: a Gymnasium id; None: the run's, else ``RoleAgent/ALFWorld-v0``.
         split: None: the run's evaluation split, else ``valid_seen`` of ALFWorld and the held-out split of others.
-        tasks: only so many tasks of the split, of all its types.
+        tasks: only so many tasks of the split of each environment, of all its types.
         repeats: episodes per task.
         temperature: of sampling; None: the run's, else 0.
         seed: of repeat 0; repeat r uses seed + r.

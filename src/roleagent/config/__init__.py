@@ -146,9 +146,14 @@ class Config:
         """
         if isinstance(self.env, EnvConfig):
             return {"": self}
-        each = {}
+        each, names = {}, {one.name for one in self.env}
         for one in self.env:
-            shares = {kind.removeprefix(f"{one.name}/"): share for kind, share in self.warmstart.shares.items()}
+            others = names - {one.name}
+            shares = {
+                kind.removeprefix(f"{one.name}/"): share
+                for kind, share in self.warmstart.shares.items()
+                if kind.partition("/")[0] not in others
+            }
             warmstart = dataclasses.replace(self.warmstart, shares=shares)
             each[one.name] = dataclasses.replace(self, env=one, warmstart=warmstart)
         return each

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 from collections import Counter
+from unittest.mock import Mock
 
 import gymnasium
 import numpy as np
@@ -103,6 +104,17 @@ def test_a_world_without_snapshots_is_replayed(monkeypatch):
     trees = search.search(TASKS, rngs(3))
     assert {tree.error for tree in trees} == {""} and all(tree.leaves() for tree in trees)
     assert search.stats.replays > 100 and search.stats.snapshots == search.stats.mismatches == 0
+
+
+def test_a_world_without_snapshots_takes_none_from_the_next_one(monkeypatch):
+    """Worlds are used again: behind a tree in ScienceWorld those of TextCraft were replayed, too."""
+    env = gymnasium.make("RoleAgent/Toy-v0")
+    env.reset(seed=0)
+    restorer = Restorer(env)
+    with monkeypatch.context() as patched:
+        patched.setattr(Restorable, "snapshot", Mock(side_effect=NotImplementedError))
+        assert restorer.save() is None
+    assert restorer.save() is not None
 
 
 def test_a_search_may_begin_where_an_expert_has_come_to():

@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 from collections import Counter
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,10 +22,12 @@ from roleagent.curricula.archive import mode_counts
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.mixed_sampler import MixedSampler
 from roleagent.learners.dealing import RankSampler
+from roleagent.learners.distillation import ExpertPlan
 from roleagent.learners.rewards import Rewards
 from roleagent.learners.rl import dynamic_sampling, filter_groups
 from roleagent.learners.run.ranks import Ranks
 from roleagent.learners.sft.demonstrations import collect_demonstrations
+from roleagent.random_streams import random_stream
 from roleagent.reports.data.load_run import load_run
 from roleagent.types import Completion, Group, Task, Trajectory, Turn
 
@@ -290,6 +293,16 @@ def test_agent_r_searches_and_imitates_in_all_of_them(tmp_path):
         ([], {}, "env is an empty list"),
         ([TOY, {"id": "RoleAgent/Nothing-v0"}], {}, "there is no environment 'RoleAgent/Nothing-v0'"),
         ([TOY, OFFICE], {"method": "agent_r"}, "the environment office of env: calls of tools have no <revise> notes"),
+        (
+            [TOY, OFFICE],
+            {"method": "agent_r", "prompt": {"revisions": "action"}},
+            "by the command wait, and a reply in RoleAgent/Office-v0 is a call of a tool",
+        ),
+        (
+            [TOOLS, {**TOOLS, "name": "b", "kwargs": {"max_step": 3}}],
+            {},
+            "the environment b of env: RoleAgent/ToolEnv-v0 has no argument kwargs.max_step",
+        ),
         ([OFFICE, TOY], {"warmstart": {"episodes": 0}}, "a policy from scratch needs a warm start"),
         (
             [TOOLS, {**TOOLS, "name": "b"}],
@@ -321,6 +334,21 @@ def test_what_cannot_work_is_one_line_before_anything_is_built(env, more, reason
 def test_a_hint_about_one_of_several_environments_leads_to_what_works(arguments, option, hint):
     with pytest.raises(ConfigError, match=re.escape(hint)):
         load_config(arguments[1], [option])
+
+
+def test_a_share_of_one_environments_type_is_not_the_others():
+    """They searched for tasks of that type, and said that there are none."""
+    config = from_dict({**SEVERAL, "warmstart": {"shares": {"toy/heat": 0.5, "*-4-*": 0.1}}})
+    assert config.environments["toy"].warmstart.shares == {"heat": 0.5, "*-4-*": 0.1}
+    assert config.environments["office"].warmstart.shares == {"*-4-*": 0.1}
+
+
+def test_an_experts_plan_is_written_as_each_environment_reads_it():
+    split = EnvSplit.training(from_dict(SEVERAL))
+    plan = ExpertPlan(split, partial(random_stream, 0))
+    for name, form in (("toy", "\ngo to "), ("office", '<tool_call>{"name": ')):
+        task_id = next(one for one in split.task_split.task_ids if one.startswith(f"{name}/"))
+        assert form in plan(None, Group(Task("", task_id), ()))
 
 
 def test_two_environments_of_one_class_are_two_in_the_library(tmp_path):
