@@ -60,7 +60,7 @@ def signals(trajectory: Trajectory) -> dict[str, float]:
     found = {"revisions": float(len(places))}
     if not failure_modes_of(trajectory.task.env_id).detectors:
         return found
-    played = [[turn for turn in turns[:place] if not turn.info.get("revision")] for place in places]
+    played = [[turn for turn in turns[:place] if turn.played] for place in places]
     past = [replace(trajectory, turns=tuple(steps)) for steps in played if steps]
     reflections = RuleAnalyst().reflect(past) if past else []
     right = sum(
@@ -96,7 +96,7 @@ def predicted_failures(trajectory: Trajectory) -> dict[str, float]:
 
 def behavior_of(trajectory: Trajectory) -> dict[str, float]:
     """All measures of this module; notes are no commands."""
-    commands = [turn.action for turn in trajectory.turns if not turn.info.get("revision")]
+    commands = [turn.action for turn in trajectory.turns if turn.played]
     return {**loops(commands), **signals(trajectory), **predicted_failures(trajectory)}
 
 

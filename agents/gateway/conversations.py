@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from roleagent.agents.chat.types import Message
@@ -18,13 +19,14 @@ Key = tuple[Any, ...]
 
 
 @dataclass
-class _Known:
-    """A conversation up to a reply of the policy."""
+class Known:
+    """A conversation up to a reply of the policy; ``calls`` has the names of the tools that it calls, by id."""
 
     keys: tuple[Key, ...]
     tools: str
     prompt: tuple[int, ...]
     reply: tuple[int, ...]
+    calls: Mapping[str, str]
     number: int
     continued: bool = False
 
@@ -42,11 +44,11 @@ class Conversations:
 
     def __init__(self, renderer: ChatRenderer | PlainRenderer):
         self._renderer = renderer
-        self._known: list[_Known] = []
+        self._known: list[Known] = []
         self.count = 0
 
-    def prompt(self, request: ChatRequest) -> tuple[tuple[int, ...], int]:
-        """The prompt of a request, and the number of its conversation.
+    def prompt(self, request: ChatRequest) -> tuple[tuple[int, ...], Known | None]:
+        """The prompt of a request, and the conversation that it continues; None: it begins one.
 
         Raises:
             ValueError: the chat template refuses the messages.
@@ -62,29 +64,43 @@ class Conversations:
         ]
         if fitting:
             known = max(fitting, key=lambda one: len(one.keys))
-            number = known.number
-            if known.continued:
-                number, self.count = self.count, self.count + 1
-            known.continued = True
-            names = [name for name, _ in known.keys[-1][2]]
-            new = self._renderer.continuation(request.messages[len(known.keys) :], known.reply, names)
-            return (*known.prompt, *known.reply, *new), number
+            said = _in_order(request.messages[len(known.keys) :], [*known.calls])
+            ids = [message.get("tool_call_id") for message in said if message["role"] == "tool"]
+            names = [known.calls[one] for one in ids if one in known.calls]
+            if len(names) < len(ids):  # ids of the program's own: by their places
+                names = [*known.calls.values()]
+            new = self._renderer.continuation(said, known.reply, names)
+            return (*known.prompt, *known.reply, *new), known
         own = {key for one in self._known for key in one.keys[-1:]}
         prompt = self._renderer.conversation(request.messages, request.tools, lambda message: key_of(message) in own)
-        self.count += 1
-        return tuple(prompt), self.count - 1
+        return tuple(prompt), None
 
     def add(
         self,
         request: ChatRequest,
         prompt: tuple[int, ...],
-        number: int,
+        before: Known | None,
         completion: Completion,
         message: Mapping[str, Any],
-    ) -> None:
-        """Takes in a reply: its tokens, and the message that the program got."""
+    ) -> int:
+        """Takes in a reply: its tokens, and the message that the program gets; returns the conversation's number."""
+        if before is None or before.continued:
+            number, self.count = self.count, self.count + 1
+        else:
+            number, before.continued = before.number, True
         keys = (*map(key_of, request.messages), key_of(message))
-        self._known.append(_Known(keys, _tools_key(request), prompt, completion.token_ids, number))
+        calls = {call["id"]: call["function"]["name"] for call in message.get("tool_calls", ())}
+        self._known.append(Known(keys, _tools_key(request), prompt, completion.token_ids, calls, number))
+        return number
+
+
+def _in_order(messages: Sequence[Message], ids: Sequence[str]) -> list[Message]:
+    """Messages behind a reply, with the results of its calls in their order: a program may run them side by side."""
+    results = [*takewhile(lambda message: message["role"] == "tool", messages)]
+    rest = messages[len(results) :]
+    if all(message["tool_call_id"] in ids for message in results):
+        results.sort(key=lambda message: ids.index(message["tool_call_id"]))
+    return [*results, *rest]
 
 
 def key_of(message: Message) -> Key:
@@ -107,4 +123,4 @@ def _tools_key(request: ChatRequest) -> str:
     return json.dumps(request.tools, sort_keys=True)
 
 
-__all__ = ["Conversations", "key_of"]
+__all__ = ["Conversations", "Known", "key_of"]

@@ -66,6 +66,8 @@ def read_request(body: Mapping[str, Any]) -> ChatRequest:
         raise BadRequest("n must be 1: ask again for a further reply")
     if body.get("response_format") not in (None, {"type": "text"}):
         raise BadRequest("response_format is not supported: ask for the form in the prompt")
+    if body.get("logprobs") or body.get("top_logprobs"):
+        raise BadRequest("logprobs are not supported: the policy in training gives none")
     if not isinstance(body.get("stream"), bool | None):
         raise BadRequest(f"stream must be true or false, not {shown(body['stream'])}")
     if not isinstance(body.get("stream_options"), dict | None):
@@ -76,6 +78,7 @@ def read_request(body: Mapping[str, Any]) -> ChatRequest:
     for tool in tools:
         _as_read(tool)
     most = next((body[name] for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None), None)
+    most = int(most) if isinstance(most, float) and most.is_integer() else most  # JavaScript has no other numbers
     if most is not None and (not isinstance(most, int) or most is True or most < 1):
         raise BadRequest(f"max_tokens must be a number of at least 1, not {shown(most)}")
     stops = body.get("stop") or []
@@ -111,6 +114,8 @@ def _message(number: int, message: Any) -> Message:
     role = _ROLES.get(str(message.get("role"))) if isinstance(message, Mapping) else None
     if role is None:
         raise BadRequest(f"{where} needs a role: {', '.join(_ROLES)}")
+    if message.get("function_call"):
+        raise BadRequest(f"{where} has a function_call, an older form: send tool_calls")
     read: dict[str, Any] = {"role": role, "content": _text(where, message.get("content"))}
     if role == "tool":
         read["tool_call_id"] = str(message.get("tool_call_id") or "")
@@ -142,8 +147,8 @@ def _call(where: str, call: Any) -> dict[str, Any]:
 def read_reply(text: str, tools: Sequence[Mapping[str, Any]], tool_format: str, key: str) -> dict[str, Any]:
     """A reply of the policy as the message of an assistant.
 
-    Where tools are offered, calls in the text become ``tool_calls``; what cannot be read stays text. Thoughts are
-    ``reasoning_content``.
+    Where tools are offered, calls in the text become ``tool_calls``, and ``content`` is what stands outside them; what
+    cannot be read stays text. Thoughts are ``reasoning_content``.
 
     Args:
         text: as the policy wrote it, thoughts in ``<think>``.
@@ -169,7 +174,7 @@ def read_reply(text: str, tools: Sequence[Mapping[str, Any]], tool_format: str, 
         for number, call in enumerate(reading.calls)
         if not isinstance(call, str)
     ]
-    return {**message, "content": None, "tool_calls": calls}
+    return {**message, "content": reading.beside or None, "tool_calls": calls}
 
 
 def answer_of(message: Mapping[str, Any], prompt: Sequence[int], completion: Completion, key: str) -> dict[str, Any]:

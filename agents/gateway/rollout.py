@@ -20,9 +20,9 @@ from typing import Any
 
 from roleagent.agents.chat_renderer import ChatRenderer
 from roleagent.agents.episode import Action, Ask, Backend, EnvError, Episode
-from roleagent.agents.gateway.conversations import Conversations
+from roleagent.agents.gateway.conversations import Conversations, Known
 from roleagent.agents.gateway.protocol import BadRequest, ChatRequest, answer_of, error_of, read_reply, read_request
-from roleagent.agents.gateway.server import Call, Gateway, Program
+from roleagent.agents.gateway.server import GONE, Call, Gateway, Program
 from roleagent.agents.rendering import PlainRenderer
 from roleagent.agents.rollout import Rollout
 from roleagent.config.settings import AgentConfig
@@ -31,7 +31,7 @@ from roleagent.timer import Timer
 from roleagent.types import Completion, Group, Request, Turn
 
 QUIET = 1.0
-"""Seconds without a request after which the policy answers those that it has, though other programs are busy."""
+"""Seconds after the newest request to the policy at which it answers those that it has, though programs are busy."""
 _MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """What a request of any content may raise here, in a chat template or in a tokenizer. It is the program's mistake."""
 _LINES = 3  # of the last words
@@ -41,8 +41,8 @@ _OF_TASK = ("task_id", "goal", "task_type", "split", "admissible_actions", "stat
 class _Requests:
     """A backend of :class:`~roleagent.agents.episode.Scheduler`: what programs ask for, and the policy's replies.
 
-    The policy replies once every program waits for it, or after :data:`QUIET` seconds. So programs that think quickly
-    are answered in the same batches in every run.
+    The policy replies once every program waits for it, or :data:`QUIET` seconds after the newest request to it. So
+    programs that think quickly are answered in the same batches in every run.
 
     Args:
         sample: replies to the requests of several episodes.
@@ -54,26 +54,25 @@ class _Requests:
         self._sample, self._changed, self._watch = sample, gateway.changed, watch
         self._listening: dict[int, Program] = {}
         self._asked: dict[int, Ask] = {}
+        self._newest = 0.0  # when the newest of them came
 
     def submit(self, slot: int, ask: Ask) -> None:
         if isinstance(ask.content, Program):
             self._listening[slot] = ask.content
         else:
-            self._asked[slot] = ask
+            self._asked[slot], self._newest = ask, time.monotonic()
 
     def wait(self) -> list[tuple[int, Any]]:
         with self._watch("environment"), self._changed:
-            began = time.monotonic()
             while self._listening:
                 news = [slot for slot, program in self._listening.items() if program.has_news]
+                quiet = self._newest + QUIET - time.monotonic() if self._asked else math.inf
+                if quiet <= 0 and not any(program.asks_policy for program in self._listening.values()):
+                    break
                 if news:
                     return [(slot, self._listening.pop(slot).take()) for slot in sorted(news)]
                 rest = min(program.seconds_left for program in self._listening.values())
-                if self._asked:
-                    rest = min(rest, began + QUIET - time.monotonic())
-                    if rest <= 0:
-                        break
-                self._changed.wait(rest)
+                self._changed.wait(min(rest, quiet))
         slots = sorted(self._asked)
         return list(zip(slots, self._sample([self._asked.pop(slot) for slot in slots]), strict=True))
 
@@ -189,7 +188,6 @@ class _ProgramPlayer:
         self._unplayed: tuple[tuple[int, ...], Completion, int] | None = None  # a reply without a command so far
         self._replies, self._version, self._conversation = 0, rollout.policy.version, 0
         self._overlong = False  # whether the last request was
-        self._acted = False  # whether the environment has seen a command
         assert episode.record is not None
         self._record = episode.record
 
@@ -202,7 +200,9 @@ class _ProgramPlayer:
         asked = []
         for call in calls:
             try:
-                if call.kind == "chat/completions":
+                if call.kind == "chat/completions" and not call.is_awaited():
+                    self._program.reply(call, *GONE)
+                elif call.kind == "chat/completions":
                     request = read_request(call.body)
                     asked.append((call, request, *self._prompt(request)))
                 else:
@@ -216,11 +216,14 @@ class _ProgramPlayer:
         if not asked:
             return
         completions: list[Completion] = await Ask([ask for _, _, ask, _ in asked])
-        for (call, request, ask, number), sampled in zip(asked, completions, strict=True):
+        for (call, request, ask, before), sampled in zip(asked, completions, strict=True):
+            if not call.is_awaited():  # its client took too long, and asks again: what nobody has read is not trained
+                self._program.reply(call, *GONE)
+                continue
             completion, text = self._cut(sampled, request)
             key = f"{self._program.key[:6]}-{self._replies}"
             message = read_reply(text, request.tools, self._rollout.prompt.call_format, key)
-            self._conversations.add(request, ask.prompt_ids, number, completion, message)
+            number = self._conversations.add(request, ask.prompt_ids, before, completion, message)
             self._heard(ask.prompt_ids, completion, number)
             self._program.reply(call, 200, answer_of(message, ask.prompt_ids, completion, key))
 
@@ -233,19 +236,17 @@ class _ProgramPlayer:
             if not self._replies:
                 return f"{said}; it has not asked the policy anything"
             record.end("context" if self._overlong else end)
-        if not self._acted:
-            record.turns[:] = map(_without_state, record.turns)
         return ""
 
-    def _prompt(self, request: ChatRequest) -> tuple[Request, int]:
-        """What the policy is asked, and the number of the conversation."""
+    def _prompt(self, request: ChatRequest) -> tuple[Request, Known | None]:
+        """What the policy is asked, and the conversation that this continues."""
         rollout, most = self._rollout, self._rollout.config.action_tokens
         if self._replies >= rollout.agent.replies:
             if not self._record.over:
                 self._play_silence()
                 self._end("max_steps")
             raise BadRequest(f"the episode is over after {rollout.agent.replies} replies (agent.replies)", status=403)
-        prompt, number = self._conversations.prompt(request)
+        prompt, before = self._conversations.prompt(request)
         limit = min(request.max_tokens or most, most)
         self._overlong = len(prompt) + limit > rollout.policy.context_length
         if self._overlong:
@@ -255,7 +256,7 @@ class _ProgramPlayer:
             )
         tokens = [token for stop in request.stops if (token := rollout.policy.single_token(stop)) is not None]
         stops = rollout.policy.end_ids.union(tokens)
-        return Request(prompt, self._episode.slot, limit, stops), number
+        return Request(prompt, self._episode.slot, limit, stops), before
 
     def _cut(self, sampled: Completion, request: ChatRequest) -> tuple[Completion, str]:
         """A reply up to the first of the request's stops, and its text without it."""
@@ -305,7 +306,6 @@ class _ProgramPlayer:
         prompt, completion = self._said()
         command = action if isinstance(action, str) else json.dumps(action, ensure_ascii=False)
         command = command.encode(errors="replace").decode()  # half a character of UTF-16 cannot be stored
-        self._acted = True
         await self._episode.step(Action(command, None, prompt, completion))
         self._note()
         if record.over:
@@ -351,8 +351,9 @@ class _ProgramPlayer:
         record = self._record
         observation, info = record.observation, record.info
         known = {name: info[name] for name in _OF_TASK if name in info}
-        own = {**known, "valid_action": True, "command": "", "rewards": {}, **more}
-        record.add("", "", reward, ends, False, own, prompt_ids=prompt, completion=completion)
+        own = {**known, "valid_action": True, "command": "", "rewards": {}, "silent": True, **more}
+        turn = record.add("", "", reward, ends, False, own, prompt_ids=prompt, completion=completion)
+        record.turns[-1] = _without_state(turn)
         record.observation, record.info = observation, info
         self._note()
 
@@ -371,7 +372,8 @@ class _ProgramPlayer:
 
 
 def _without_state(turn: Turn) -> Turn:
-    """A turn of a program that plays in a world of its own, whose states are not known."""
+    """A turn that the environment does not see: what the program replied to is not its state, and it would be compared
+    with the commands there."""
     info = {name: value for name, value in turn.info.items() if name not in ("state", "grouping_state")}
     return replace(turn, state=None, grouping_state=None, info=info)
 

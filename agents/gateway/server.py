@@ -28,6 +28,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import MSG_DONTWAIT, MSG_PEEK, socket
 from typing import Any
 
 from roleagent.agents.gateway.protocol import MODEL, BadRequest, chunks_of, error_of
@@ -45,7 +46,7 @@ _KINDS = {
 _SERVED = {"id": MODEL, "object": "model", "created": 0, "owned_by": "roleagent"}
 _ADDRESS = re.compile(r"/(?:([\w-]{20,})/)?(?:v1/)?([a-z/]+)")
 _BEARER = re.compile(r"bearer\s", re.IGNORECASE)
-_GONE = (410, error_of("the episode is over"))
+GONE = (410, error_of("the episode is over"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +56,23 @@ class Call:
     Attributes:
         kind: the last part of the address: ``chat/completions``, ``episode``, ``step`` or ``reward``.
         body: the request, an object of JSON.
+        client: the connection that it came by.
         answer: receives the status and the body of the answer.
     """
 
     kind: str
     body: Mapping[str, Any]
+    client: socket
     answer: Future[tuple[int, dict[str, Any]]] = field(default_factory=Future)
+
+    def is_awaited(self) -> bool:
+        """Whether the client has not closed the connection."""
+        try:
+            return self.client.recv(1, MSG_PEEK | MSG_DONTWAIT) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
 
 
 class Program:
@@ -105,7 +117,7 @@ class Program:
         """The answer to a call; in a thread of the server."""
         with self._changed:
             if self._closed:
-                return _GONE
+                return GONE
             if not self._open:
                 self._left -= time.monotonic() - self._since
             self._calls.append(call)
@@ -125,6 +137,11 @@ class Program:
         """The new calls; none if it has ended."""
         taken, self._calls = self._calls, []
         return taken
+
+    @property
+    def asks_policy(self) -> bool:
+        """Whether it asks for a reply that nobody has taken up."""
+        return any(call.kind == "chat/completions" for call in self._calls)
 
     @property
     def seconds_left(self) -> float:
@@ -160,7 +177,7 @@ class Program:
             self._gateway.programs.pop(self.key, None)
             waiting, self._open = self._open, []
         for call in waiting:
-            call.answer.set_result(_GONE)
+            call.answer.set_result(GONE)
         if hasattr(self, "_process"):
             with suppress(ProcessLookupError, PermissionError):  # it has ended
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -275,7 +292,7 @@ class _Handler(BaseHTTPRequestHandler):
             asked = None
         if not isinstance(asked, dict):
             return self._send(400, error_of("the body must be an object of JSON"))
-        status, answer = program.ask(Call(place[2], asked))
+        status, answer = program.ask(Call(place[2], asked, self.connection))
         if status == 200 and place[2] == "chat/completions" and asked.get("stream"):
             usage = bool((asked.get("stream_options") or {}).get("include_usage"))
             lines = [*(json.dumps(chunk) for chunk in chunks_of(answer, usage)), "[DONE]"]
@@ -294,4 +311,4 @@ class _Handler(BaseHTTPRequestHandler):
         """Logs nothing: addresses hold keys."""
 
 
-__all__ = ["FAREWELL", "LOOPBACK", "Call", "Gateway", "Program"]
+__all__ = ["FAREWELL", "GONE", "LOOPBACK", "Call", "Gateway", "Program"]

@@ -231,6 +231,7 @@ def iteration_metrics(
         name if name.startswith(("curriculum_", "uniform_", "genenv_")) else f"curriculum_{name}": value
         for name, value in sampler.items()
     }
+    replies = [length for turn in turns if (length := len(turn.completion.token_ids))]
     estimator, named = Estimator.of(config), config.estimator.rewards
     rewards, states = estimator.rewards, [one.estimated.states or [] for one in scored]
     replaced, left_out = float(len(groups) - config.rollout.num_groups), sum(one.replaced for one in scored)
@@ -251,7 +252,7 @@ def iteration_metrics(
         **lesson_metrics(config, episodes),
         **prediction_accuracy(episodes),
         "action_tokens": float(stats.action_tokens),
-        "reply_tokens": float(np.mean([len(turn.completion.token_ids) for turn in turns])) if turns else 0.0,
+        "reply_tokens": float(np.mean(replies)) if replies else 0.0,
         "prediction_tokens": float(stats.prediction_tokens),
         "crashed_episodes": float(stats.errors),
         "replaced_groups": replaced,
@@ -480,16 +481,17 @@ def behavior_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
         conversation exceeded the context.
     """
     turns = [turn for episode in episodes for turn in episode.turns]
-    actions = [turn.completion for turn in turns]
+    actions = [turn.completion for turn in turns if turn.completion.token_ids]  # a program may step twice
     asked = [turn.prediction.completion for turn in turns if turn.prediction is not None]
     predictions = [completion for completion in asked if completion is not None]
     return {
-        "invalid_action_share": _share(not turn.info.get("valid_action", True) for turn in turns),
+        "invalid_action_share": _share(not turn.info.get("valid_action", True) for turn in turns if turn.played),
         "repeated_ngrams": _share(
             is_repetitive(ngrams(completion.token_ids)) for completion in (*actions, *predictions)
         ),
         "repeated_actions": _share(
-            is_repetitive([(turn.action, turn.observation) for turn in episode.turns]) for episode in episodes
+            is_repetitive([(turn.action, turn.observation) for turn in episode.turns if turn.played])
+            for episode in episodes
         ),
         "cut_replies": _cut(actions),
         "cut_predictions": _cut(predictions),

@@ -181,6 +181,12 @@ class Turn:
         """The state s_{t+1} after the action, which predictions are scored against, or None."""
         return self.info.get("state")
 
+    @property
+    def played(self) -> bool:
+        """Whether the reply was one to the environment: no ``<revise>`` note, and no reply of an agent program that no
+        command followed (``info["silent"]``)."""
+        return not (self.info.get("revision") or self.info.get("silent"))
+
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:

@@ -13,6 +13,7 @@ import pytest
 from tiny import TASKS, TEMPLATE, Script, around, play, qwen, qwen2_tokenizer, world_of
 
 from roleagent.agents.builders import check_agent
+from roleagent.agents.evaluation.records import behavior_of
 from roleagent.agents.gateway.rollout import check_start
 from roleagent.config import ConfigError, load
 from roleagent.config.settings import AgentConfig
@@ -20,6 +21,7 @@ from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.learners.advantages import by_state
 from roleagent.learners.batch import segments_of
 from roleagent.learners.method import method_of
+from roleagent.learners.run.metrics import behavior_metrics
 from roleagent.learners.run.options import read_command, training_parser
 from roleagent.types import ACTION
 
@@ -231,11 +233,10 @@ def test_a_program_that_never_asks_the_policy_is_an_error_with_its_last_words(pr
 def test_a_program_that_plays_to_the_end_without_the_policy_is_an_error(program):
     """Its outcomes would count as the policy's, and nothing be trained."""
     options = program("""
-        for _ in range(99):
-            step("look")
+        while not ask("step", {"action": "look"})["over"]:
+            pass
     """)
-    with pytest.warns(UserWarning, match="agent program"):
-        rollout, group = played(always("look"), options)
+    rollout, group = played(always("look"), options)
     assert not group.trajectories and rollout.stats.errors == 2
     assert all("not asked the policy" in failure for failure in rollout.stats.failures.values())
 
@@ -254,8 +255,100 @@ def test_several_commands_behind_a_reply_and_replies_without_a_command_are_turns
         ("go to table", True),
         ("look", False),
     ]
-    assert trajectory.turns[0].grouping_state == trajectory.turns[1].grouping_state
     assert trained(trajectory)[0] == 1
+
+
+def test_a_reply_without_a_command_is_not_compared_with_the_commands_in_its_state(program):
+    """A planner's replies had less advantage than the actor's in every episode, also where all were won."""
+    options = program("""
+        said = [first]
+        for _ in range(4):
+            said += [chat(said)["message"], user("act")]
+            said += [chat(said)["message"], user("go on")]
+            ask("step", {"action": "look"})
+        ask("reward", {"reward": 1})
+    """)
+    _, group = played(always("look"), options)
+    estimate = method_of(load(overrides=["method=gigpo", "wia=off"])).estimate(group)
+    assert not any(row[turn] for row in estimate.state for turn in (0, 2, 4, 6, 8))
+    assert {turn for members in by_state(estimate.states) for _, turn in members} == {1, 3, 5, 7}
+
+
+def test_replies_without_a_command_are_no_mistakes_of_form_and_no_loop(program):
+    """The collapse alarm ended healthy runs of programs with a world of their own."""
+    options = program("""
+        said = [first]
+        for _ in range(6):
+            said += [chat(said)["message"], user("go on")]
+        ask("reward", {"reward": 0})
+    """)
+    _, group = played(always("look"), options)
+    assert behavior_metrics(group.trajectories)["repeated_actions"] == 0.0
+    assert behavior_of(group.trajectories[0])["loops_1"] == 0.0
+    assert {one.mode for one in RuleAnalyst().reflect(group.trajectories)} == {"unknown"}
+
+
+def test_a_program_that_only_asks_the_gateway_does_not_hold_up_the_others(program, tmp_path):
+    options = program(f"""
+        answered = {str(tmp_path / "answered")!r}
+        if task["task_id"] == {TASKS[1]!r}:
+            chat([first])
+            open(answered, "w").close()
+        else:
+            began = time.monotonic()
+            while not os.path.exists(answered):
+                assert time.monotonic() < began + 40, "nobody was answered"
+                ask("episode")
+            chat([first])
+        ask("reward", {{"reward": 1}})
+    """)
+    _, groups = play(always("look"), world_of(*options), TASKS[:2], copies=1)
+    assert [one.stop_reason for group in groups for one in group.trajectories] == ["won"] * 2
+
+
+def test_a_reply_that_its_client_gave_up_on_is_not_trained(program):
+    """Clients ask again after a while; only the program knows which reply it has read."""
+    options = program("""
+        from http.client import HTTPConnection
+        from urllib.parse import urlsplit
+
+        connection = HTTPConnection(urlsplit(URL).netloc)
+        connection.request("POST", f"/{KEY}/v1/chat/completions", json.dumps({"messages": [first]}))
+        time.sleep(0.2)
+        connection.close()
+        answer = chat([first])["message"]
+        chat([first, answer, user("go on")])
+        ask("reward", {"reward": 1})
+    """)
+    asked = []
+
+    def slowly(prompt, slot):
+        asked.append(prompt)
+        time.sleep(1.0 if len(asked) == 1 else 0.0)
+        return "look"
+
+    _, group = played(Script(slowly), options, copies=1)
+    [trajectory] = group.trajectories
+    assert len(asked) == 3 and len(replies(trajectory)) == 2 and trained(trajectory)[0] == 1
+
+
+def test_results_are_read_in_the_order_of_the_calls(program):
+    """A program may run them side by side. Templates without ids show nothing but the order."""
+    tools = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("a", "b")]
+    options = program(f"""
+        answer = chat([first], tools={tools!r})["message"]
+        results = [{{"role": "tool", "tool_call_id": call["id"], "content": "result of " + call["function"]["name"]}}
+                   for call in answer["tool_calls"]]
+        assert answer["content"] == "I call both."
+        chat([first, answer, *reversed(results)], tools={tools!r})
+        ask("reward", {{"reward": 1}})
+    """)
+    calls = "".join(f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>' for name in ("a", "b"))
+    policy = always(f"I call both.\n{calls}", chat_template=TEMPLATE)
+    _, group = played(policy, (*options, "rollout.action_tokens=200"), copies=1)
+    [trajectory] = group.trajectories
+    second = policy.decode(trajectory.turns[1].prompt_ids)
+    assert trained(trajectory)[0] == 1 and 0 < second.index("result of a") < second.index("result of b")
 
 
 def test_calls_streams_and_stops_follow_the_protocol(program):
@@ -278,6 +371,9 @@ def test_calls_streams_and_stops_follow_the_protocol(program):
         cut = chat([user("x")], stop=["find"])
         assert "find" not in cut["message"]["content"] and cut["finish_reason"] == "stop", cut
         assert ask("v1/chat/completions", {{"messages": [first]}}, URL.replace(KEY, "x" * 24))[0] == 401
+        legacy = {{"role": "assistant", "content": None, "function_call": {{"name": "find", "arguments": "{{}}"}}}}
+        for wrong in ({{"messages": [first, legacy]}}, {{"messages": [first], "logprobs": True}}):
+            assert ask("v1/chat/completions", wrong)[0] == 400
         for wrong in ({{}}, {{"messages": [first], "n": 2}}, {{"messages": [{{"role": "user", "content": [1]}}]}}):
             assert ask("v1/chat/completions", wrong)[0] == 400
         assert ask("step", {{}})[0] == ask("reward", {{"reward": "much"}})[0] == 400

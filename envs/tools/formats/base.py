@@ -33,6 +33,7 @@ class Reading:
         error: why the reply as a whole is malformed; None if it is not.
         repaired: calls that had to be repaired.
         thoughts: number of thoughts.
+        beside: the text outside tags that hold calls.
     """
 
     calls: tuple[Call | str, ...] = ()
@@ -41,6 +42,7 @@ class Reading:
     error: str | None = None
     repaired: int = 0
     thoughts: int = 0
+    beside: str = ""
 
 
 class Malformed(ValueError):
@@ -81,7 +83,8 @@ class Format(ABC):
             if found.error:
                 raise Malformed(found.error)
             calls, repaired = self.calls(found, tools, plain)
-            return Reading(calls, self._answer(found, calls, plain), repaired=repaired, **more)
+            beside = found.outside.strip() if any(name != ANSWER for name, _ in found.blocks) else ""
+            return Reading(calls, self._answer(found, calls, plain), repaired=repaired, beside=beside, **more)
         except Malformed as error:
             return Reading(error=str(error), **more)
 
