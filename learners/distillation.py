@@ -25,7 +25,7 @@ from numpy.random import Generator
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from roleagent.agents.builders import EnvSplit
-from roleagent.agents.policies.hf import HFPolicy, PolicyError, check_path, own_device, reason_of
+from roleagent.agents.policies.hf import HFPolicy, PolicyError, check_path, own_device, positions_of, reason_of
 from roleagent.agents.rendering import note_of
 from roleagent.agents.rollout import Rollout
 from roleagent.config import Config, ConfigError
@@ -102,6 +102,9 @@ class ServedTeacher:
         url: its base URL, e.g. ``http://127.0.0.1:8000/v1``; the key is in the environment.
         model: its name; empty: the only one of the server.
 
+    Attributes:
+        context: most tokens that it scores; None: not known.
+
     Raises:
         PolicyError: it does not answer, or has several models.
     """
@@ -114,10 +117,13 @@ class ServedTeacher:
         key = next((os.environ[name] for name in KEYS if os.environ.get(name)), "none")
         self.url = url.rstrip("/")
         self._client = OpenAI(base_url=self.url, api_key=key, max_retries=5, timeout=600.0)
-        names = self._asked(lambda: [one.id for one in self._client.models.list()])
+        served = self._asked(lambda: [*self._client.models.list()])
+        names = [one.id for one in served]
         if (model and model not in names) or (not model and len(names) != 1):
             raise PolicyError(f"distill.model must be one of {', '.join(names)}, the models of {url}")
         self._model = model or names[0]
+        longest = (served[names.index(self._model)].model_extra or {}).get("max_model_len")
+        self.context = longest - 1 if isinstance(longest, int) else None  # a request is for one further token
 
     def _asked(self, ask: Callable[[], Any]) -> Any:
         from openai import OpenAIError
@@ -245,9 +251,9 @@ def check_teacher(split: EnvSplit) -> None:
         if config.rollout.temperature != 1.0:
             raise ConfigError("a server scores tokens at temperature 1: set rollout.temperature=1")
         with waiting("the server of distill.teacher to answer"):
-            ServedTeacher(options.teacher, options.model)
+            _check_context(config, ServedTeacher(options.teacher, options.model).context)
     elif options.teacher != "self":
-        _folder(options.teacher)
+        _check_context(config, positions_of(_folder(options.teacher)))
     elif config.agent.command:
         raise ConfigError(
             "distill.teacher=self writes prompts anew, and agent.command has its own: name another teacher"
@@ -265,6 +271,17 @@ def check_teacher(split: EnvSplit) -> None:
         raise ConfigError("distill.hint=lesson needs an environment with rules for failures: set another hint")
     elif ":" in options.hint and not callable(load_object(options.hint)):
         raise ConfigError(f"distill.hint={options.hint} is no function of (trajectory, group)")
+
+
+def _check_context(config: Config, most: int | None) -> None:
+    """Refuses a teacher that reads fewer tokens than an episode may have."""
+    own = positions_of(config.policy.path) if config.policy.path else None
+    needed = min(config.policy.context, own or config.policy.context)
+    if most is not None and most < needed:
+        raise ConfigError(
+            f"distill.teacher={config.distill.teacher} reads {most} tokens, and the policy {needed}: set "
+            f"policy.context={most}"
+        )
 
 
 def check_tokenizer(config: Config, policy: HFPolicy | None = None) -> None:

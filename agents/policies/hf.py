@@ -126,6 +126,24 @@ def check_path(path: str | Path) -> None:
         raise _unloadable(path, error) from error
 
 
+def positions_of(path: str | Path) -> int | None:
+    """Most tokens that the model of a path or hub name was made for; None where it has no limit.
+
+    Raises:
+        PolicyError: there is none.
+    """
+    try:
+        path = home_expanded(str(path))
+        found = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=_is_here(path))
+    except Exception as error:  # as in from_path
+        raise _unloadable(path, error) from error
+    return _positions(found)
+
+
+def _positions(config: PreTrainedConfig) -> int | None:
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
+
+
 def _unloadable(path: str | Path, error: Exception) -> PolicyError:
     reason = _OWN_CODE if "trust_remote_code" in str(error) else reason_of(error)
     if isinstance(error, KeyError):  # such as an activation
@@ -330,8 +348,7 @@ class HFPolicy:
         self.tokenizer = tokenizer
         self.generator = generator
         self.version = 0
-        config = model.config.get_text_config()
-        limit = getattr(config, "max_position_embeddings", None)  # models without positions have none
+        limit = _positions(model.config)
         self.context_length: int = min(context_length or limit or 4096, limit or context_length or 4096)
         texts = TextEncoder(tokenizer, named_ends(model))
         self.end_ids, self.eos_id = texts.end_ids, texts.eos_id

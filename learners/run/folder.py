@@ -66,8 +66,11 @@ class RunFolder:
         if resume:
             if not saved.exists():
                 raise ConfigError(f"{path} holds no run to resume; start it without --resume")
-            others = differing(to_dict(read_config(path)), to_dict(config))
-            if changed := [name for name in others if not is_free(name)]:
+            known = read_config(path)
+            others = differing(to_dict(known), to_dict(config))
+            # A teacher behind a server may have another address.
+            moved = all(one.distill.teacher.startswith("http") for one in (known, config)) and "distill.teacher"
+            if changed := [name for name in others if not is_free(name) and name != moved]:
                 raise ConfigError(
                     f"{path} was started with another configuration: {', '.join(changed)}; --resume {path} alone "
                     "continues it with its own"
@@ -265,7 +268,7 @@ _FREE = frozenset(
             "train.stop_on_regression",
         ),
         *("optim.micro_batch_tokens", "optim.compile", "deepspeed.activation_checkpointing"),
-        "endpoint.url",
+        *("endpoint.url", "distill.model", "agent.processes", "agent.timeout"),
     }
 )
 _FREE_SECTIONS = ("tracking.", "vllm.")
@@ -285,7 +288,7 @@ def is_same(one: Config, other: Config) -> bool:
 # so does what the optimizer's state or a library of several runs holds.
 FORKED = (
     *("method", "wia", "aiw", "seed", "rollout", "estimator", "loss", "optim", "critic", "curriculum", "lessons"),
-    *("train", "options"),
+    *("train", "options", "distill"),
 )
 FIXED_IN_FORKS = ("optim.weight_decay", "curriculum.library", "train.evaluate_tasks", "rollout.eval_")
 """Beginnings of names of options in these sections that stay."""
@@ -294,7 +297,7 @@ FIXED_IN_FORKS = ("optim.weight_decay", "curriculum.library", "train.evaluate_ta
 def may_fork(name: str) -> bool:
     """Whether an option, by its dotted name, may differ between a run and its fork.
 
-    >>> may_fork("aiw"), may_fork("loss.kl"), may_fork("env.id"), may_fork("rollout.eval_batch")
+    >>> may_fork("aiw"), may_fork("distill.teacher"), may_fork("env.id"), may_fork("rollout.eval_batch")
     (True, True, False, False)
     """
     learns = name.partition(".")[0] in FORKED and not name.startswith(FIXED_IN_FORKS)

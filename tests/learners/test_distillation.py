@@ -111,7 +111,8 @@ def vllm_of(policy, learner):
             self.wfile.write(content)
 
         def do_GET(self):
-            self.answer({"object": "list", "data": [{"id": "teacher", "object": "model"}]})
+            model = {"id": "teacher", "object": "model", "max_model_len": policy.context_length}
+            self.answer({"object": "list", "data": [model]})
 
         def do_POST(self):
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -162,6 +163,19 @@ def options(tmp_path, name, *more):
 def test_a_teacher_that_cannot_be_is_one_line(tmp_path, capsys, given, words):
     assert train.main(options(tmp_path, "run", *given)) == 2
     assert words in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_teacher_that_reads_less_than_an_episode_is_refused_before_the_run_folder(tmp_path, capsys):
+    """Positions that it never saw were scored without a word, and a server refused the request in the middle of a run."""
+    teacher = qwen(context=256)
+    teacher.model.save_pretrained(tmp_path / "teacher")
+    teacher.tokenizer.save_pretrained(tmp_path / "teacher")
+    with vllm_of(teacher, None) as url:
+        for name, most in ((tmp_path / "teacher", 256), (url, 255)):
+            given = ("method=distill", f"distill.teacher={name}", "policy.context=512")
+            assert train.main(options(tmp_path, "run", *given)) == 2
+            assert f"reads {most} tokens, and the policy 512" in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "run").exists()
 
 

@@ -216,6 +216,7 @@ def test_a_kill_between_a_file_and_its_checksum_leaves_both_whole(tmp_path, monk
         ("optim.micro_batch_tokens=512", True),  # out of memory
         ("vllm.url=http://elsewhere:1", True),
         ("endpoint.url=http://elsewhere:1", True),
+        ("agent.timeout=300", True),
         ("rollout.num_groups=4", False),
     ],
 )
@@ -225,6 +226,16 @@ def test_what_may_be_otherwise_when_a_run_goes_on(tmp_path, option, free):
         RunFolder(tmp_path / "run", config.load(overrides=[option]), resume=True)
     kept = config.load(overrides=[option] if free else [])
     assert read_config(tmp_path / "run") == kept, "--resume RUN alone continues with it"
+
+
+def test_a_teacher_behind_a_server_may_have_another_address_when_a_run_goes_on(tmp_path):
+    first, second, other = (
+        config.load(overrides=[f"distill.teacher={teacher}"]) for teacher in ("http://a/v1", "http://b/v1", "runs/b")
+    )
+    RunFolder(tmp_path / "run", first, resume=False)
+    RunFolder(tmp_path / "run", second, resume=True)
+    with pytest.raises(config.ConfigError, match="distill.teacher"):
+        RunFolder(tmp_path / "run", other, resume=True)
 
 
 def test_an_evaluation_is_taken_for_another_on_the_same_tasks_alone(tmp_path):
