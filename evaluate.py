@@ -60,7 +60,7 @@ if __name__ == "__main__":  # help, and what is wrong with the command, need not
     require(called("evaluate"), "eval", EVAL)
     tune_cpu()
 
-from roleagent.agents.builders import EnvSplit, check_rollout_backend
+from roleagent.agents.builders import EnvSplit, check_agent, check_rollout_backend
 from roleagent.agents.chat.endpoint import Endpoint, EndpointError
 from roleagent.agents.chat.models import PolicyChatModel
 from roleagent.agents.episode import EpisodeResult
@@ -74,6 +74,7 @@ from roleagent.agents.evaluation.single_step import single_step
 from roleagent.agents.evaluation.statistics import spending, summarize
 from roleagent.agents.evaluation.targets import STANDARD, EvalTarget, eval_target
 from roleagent.agents.evaluation.transcripts import TranscriptFile, transcript
+from roleagent.agents.gateway.rollout import check_start
 from roleagent.agents.policies.protocol import NO_TEMPLATE, Policy, PolicyError
 from roleagent.agents.prompting.standard import ChatAgent
 from roleagent.config import Config, ConfigError, from_dict, load, to_dict
@@ -133,6 +134,10 @@ class Evaluation:
                 f"rollout.backend={config.rollout.backend} samples for a local policy: remove it from --set"
             )
         check_rollout_backend(config)
+        if config.agent.command and target.prompts and not target.url and target.plays == STANDARD:
+            check_agent(config)
+            with waiting("the agent program to ask for something"):
+                check_start(config.agent)
         env_split = EnvSplit.held_out(config)
         cuts = options.cut_failures or options.keep_failures or options.keep_signals
         if cuts and (target.url or target.plays != STANDARD):

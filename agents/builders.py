@@ -21,9 +21,9 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.prompt_templates import read_templates
 from roleagent.agents.rollout import Rollout
 from roleagent.agents.task_simulator import EndpointSimulator
-from roleagent.config import Config, ConfigError, method_class
+from roleagent.config import Config, ConfigError
 from roleagent.config.curriculum import EndpointConfig
-from roleagent.config.settings import EnvConfig, EnvMemberConfig
+from roleagent.config.settings import AgentConfig, EnvConfig, EnvMemberConfig
 from roleagent.curricula.rule_analyst import RuleAnalyst, UnreadAnalyst
 from roleagent.curricula.simulators import BaseSimulator, StaticSimulator, TableSimulator
 from roleagent.env_card import Instructions, card_of, instructions_of, step_limit
@@ -151,8 +151,6 @@ def check_agent(config: Config) -> None:
         raise ConfigError(f"agent.command: there is no program {words[0] if words else repr('')} that can be started")
     if config.wia:
         raise ConfigError("an agent program writes its own prompts, so nothing asks for predictions: set wia=off")
-    if not method_class(config.method).reinforces:
-        raise ConfigError(f"agent.command works with reinforcement, not with method={config.method}")
 
 
 def _open_endpoint(server: EndpointConfig, user: str) -> Endpoint:
@@ -390,6 +388,11 @@ class EnvSplit:
         """The same tasks, played without predictions."""
         parts = {name: part.without_predictions() for name, part in self.parts.items()}
         return replace(self, horizon=0, parts=parts)
+
+    def without_program(self) -> EnvSplit:
+        """The same tasks, played by the built-in loop and not by ``agent.command``."""
+        parts = {name: part.without_program() for name, part in self.parts.items()}
+        return replace(self, config=replace(self.config, agent=AgentConfig()), parts=parts)
 
     def with_calls_of(self, policy: Policy | None, say: Callable[[str], None] | None = None) -> EnvSplit:
         """The same tasks, with calls of tools as the policy's chat template writes them (``prompt.tool_format``).

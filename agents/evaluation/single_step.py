@@ -62,6 +62,7 @@ def single_step(env_split: EnvSplit, policy: Policy, seed: int, progress: Progre
     Raises:
         ValueError: the expert wins none of the tasks.
     """
+    env_split = env_split.without_program()
     task_ids, options = env_split.task_split.task_ids, env_split.config.rollout
     rollout = env_split.rollout(policy)
     steps: list[ExpertStep] = []

@@ -35,6 +35,8 @@ def check_learning(config: Config) -> None:
             f"{config.prompt.style} writes a new prompt for each: set prompt.style=transcript"
         )
     _check_predictions(config)
+    if config.agent.command and not method.reinforces:
+        raise ConfigError(f"agent.command works with reinforcement, not with method={config.method}")
     if config.rollout.turns and config.agent.command:
         raise ConfigError("rollout.turns is for the built-in loop: limit an agent program with agent.replies")
     if config.rollout.ahead:

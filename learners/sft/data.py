@@ -61,8 +61,8 @@ class SFTData:
 
     @classmethod
     def collect(cls, run: Run, split: EnvSplit) -> SFTData:
-        """Plays the episodes; the same on every rank and in every resumed run."""
-        config = run.config
+        """Plays the episodes; the same on every rank and in every resumed run. A program's prompts are not known."""
+        config, split = run.config, split.without_program()
         later = run.method.needs_demonstrations()
         if not config.warmstart.episodes or (run.progress.stage != "warmstart" and not later):
             return cls(run, split)

@@ -10,10 +10,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
+from programs import TOY_RUN, metrics, overrides
+from programs import load as program_at
 from tiny import TASKS, TEMPLATE, Script, around, play, qwen, qwen2_tokenizer, world_of
 
 from roleagent.agents.builders import check_agent
-from roleagent.agents.evaluation.records import behavior_of
+from roleagent.agents.evaluation.records import behavior_of, read_records
 from roleagent.agents.gateway.rollout import check_start
 from roleagent.config import ConfigError, load
 from roleagent.config.settings import AgentConfig
@@ -21,10 +23,12 @@ from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.learners.advantages import by_state
 from roleagent.learners.batch import segments_of
 from roleagent.learners.method import method_of
+from roleagent.learners.run.conflicts import check_learning
 from roleagent.learners.run.metrics import behavior_metrics
 from roleagent.learners.run.options import read_command, training_parser
 from roleagent.types import ACTION
 
+train, evaluate = program_at("train"), program_at("evaluate")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 CLIENT = """
 import json, os, sys, threading, time
@@ -97,6 +101,25 @@ def test_the_example_plays_token_by_token_as_the_built_in_loop():
             assert [turn.state for turn in one.turns] == [turn.state for turn in other.turns]
             assert (one.stop_reason, one.outcome) == (other.stop_reason, other.outcome) == ("max_steps", 0.0)
             assert trained(one) == trained(other)
+
+
+@pytest.mark.slow
+def test_the_example_is_trained_continued_and_evaluated(tmp_path, capsys):
+    run, command = tmp_path / "run", f"agent.command={sys.executable} {EXAMPLES / 'kitchen_agent.py'}"
+    own = ("rollout.num_groups=2", "env.eval_tasks=2", "agent.processes=4", "aiw=off", command, f"run_dir={run}")
+    warm = ("warmstart.epochs=3", "warmstart.rounds=1", "warmstart.round_episodes=4")
+    assert train.main([*overrides(TOY_RUN), *own, *warm, "train.iterations=1"]) == 0
+    assert train.main(["--resume", str(run), "train.iterations=2", "agent.timeout=90"]) == 0
+    rows = metrics(run, "train")
+    ends = [(row["step"], row["crashed_episodes"], row["agent_conversations"]) for row in rows]
+    assert ends == [(1, 0, 1), (2, 0, 1)]
+    assert all(row["agent_crashed"] == row["agent_timeout"] == 0 and row["reply_tokens"] > 1 for row in rows)
+    out = tmp_path / "records.jsonl"
+    assert evaluate.main(["--agent", str(run), "--tasks", "2", "--out", str(out)]) == 0
+    assert len(read_records(out)[1]) == 2
+    capsys.readouterr()
+    assert evaluate.main(["--agent", str(run), "--set", "agent.command=no-such-program"]) == 2
+    assert "there is no program no-such-program" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_the_example_of_the_agents_sdk_is_trained_as_one_conversation():
@@ -513,7 +536,9 @@ def test_a_conversation_that_outgrows_the_context_is_refused_as_by_openai(progra
 )
 def test_what_cannot_be_trained_is_refused_in_one_line(options, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
-        check_agent(load(overrides=options))
+        config = load(overrides=options)
+        check_agent(config)
+        check_learning(config)
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_a_teacher_that_cannot_be_is_one_line(tmp_path, capsys, given, words):
 
 
 def test_a_teacher_that_reads_less_than_an_episode_is_refused_before_the_run_folder(tmp_path, capsys):
-    """Positions that it never saw were scored without a word, and a server refused the request in the middle of a run."""
+    """Positions that it never saw were scored without a word; a server refused the request in the middle of a run."""
     teacher = qwen(context=256)
     teacher.model.save_pretrained(tmp_path / "teacher")
     teacher.tokenizer.save_pretrained(tmp_path / "teacher")

@@ -234,7 +234,7 @@ def test_a_teacher_behind_a_server_may_have_another_address_when_a_run_goes_on(t
     )
     RunFolder(tmp_path / "run", first, resume=False)
     RunFolder(tmp_path / "run", second, resume=True)
-    with pytest.raises(config.ConfigError, match="distill.teacher"):
+    with pytest.raises(config.ConfigError, match=r"distill\.teacher"):
         RunFolder(tmp_path / "run", other, resume=True)
 
 
