@@ -59,7 +59,7 @@ from roleagent.learners.rl import (
     update_policy,
 )
 from roleagent.learners.run.display import Display
-from roleagent.learners.run.evaluation import evaluate_periodically, evaluate_stage, report
+from roleagent.learners.run.evaluation import evaluate_periodically, evaluate_stage, report, show_again
 from roleagent.learners.run.iterations import Iterations
 from roleagent.learners.run.launch import check_held_out, exit_status, keep_tasks, open_run, size_warm_start
 from roleagent.learners.run.run import Run
@@ -75,7 +75,9 @@ def train(config: Config, resume: bool, display: Display, callbacks: Sequence[Ca
     split = size_warm_start(split, display.say)
     with open_run(config, split, display, resume, callbacks) as run:
         if (result := run.finished()) is not None:
-            display.say(f"{run.folder.path} is finished; increase train.iterations to continue")
+            longer = "train.until" if config.train.until else "train.iterations"
+            display.say(f"{run.folder.path} is finished; increase {longer} to continue")
+            show_again(run)
             return result
         keep_tasks(run, split, held_out)
         return run_stages(run, split, held_out)

@@ -62,13 +62,16 @@ class Display:
         self._stage: Task | None = None
         self._inner: Task | None = None
         self._steps = 0  # of the stage that the inner work consists of
-        self._begun = 0
+        self._first: dict[str, tuple[float, int]] = {}  # when a stage was shown first, and what was done then
         self._plan: Mapping[str, float] = {}
         self._opened = self.since = time.monotonic()
         self.part: Callable[[], str] = lambda: ""
         self._work = deque(
             [Work()], maxlen=2
         )  # a panel shows the last ten to twenty seconds, a line those since the last
+        # A panel is redrawn: a terminal that cannot, and a pipe that is to have colors, get lines.
+        console = self.console
+        self._draws = console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
         self._live = Live(get_renderable=self._render, console=self.console, refresh_per_second=4)
         self._watched = contextlib.ExitStack()
 
@@ -77,7 +80,7 @@ class Display:
         if not self.console.quiet:
             self._watched.enter_context(warnings.catch_warnings())
             warnings.showwarning = lambda message, *_: self.warn(str(message))
-        if self.console.is_terminal:
+        if self._draws:
             self._live.start()
         elif not self.console.quiet:
             self._watched.enter_context(watched(self))
@@ -85,7 +88,7 @@ class Display:
 
     def __exit__(self, *error: Any) -> None:
         self._watched.close()
-        if self.console.is_terminal:
+        if self._draws:
             self._live.stop()
 
     def glance(self) -> None:
@@ -113,7 +116,9 @@ class Display:
         if self._stage is not None:
             self._progress.remove_task(self._stage.id)
         self._stage = self._add_task(name, total, done)
-        self._begun = done
+        # Shown again, behind an evaluation, it goes on: what it takes has the evaluations between in it.
+        if done <= self._first.get(name, (0.0, done))[1]:
+            self._first[name] = self._progress.get_time(), done
 
     def advance(self, done: float, **numbers: Any) -> None:
         """Reports progress of the stage, with the fraction of a step under way, and the newest numbers."""
@@ -122,7 +127,7 @@ class Display:
         ends = self._stage.completed < done == self._stage.total  # late work may report the whole again
         self._progress.update(self._stage.id, completed=done)
         self._numbers = {**self._numbers, **numbers}
-        if not self.console.is_terminal and (numbers or ends):
+        if not self._draws and (numbers or ends):
             self._print_progress("  ".join(f"{name} {_show(value)}" for name, value in numbers.items()))
 
     def inner(self, name: str, done: float, total: int, steps: int = 0) -> None:
@@ -159,7 +164,8 @@ class Display:
             line += f"; {part}"
         if inner is not None and inner.completed < (inner.total or 0):
             line += f"; {inner.description.strip()} {int(inner.completed)}/{int(inner.total or 0)}"
-            if not self._steps and (left := _left(inner, inner.completed)) is not None:
+            left = _left(inner.elapsed or 0.0, inner.completed, (inner.total or 0) - inner.completed)
+            if not self._steps and left is not None:
                 line += f", {duration(left)} left"
         shown = f"  {numbers}" if numbers else f": {work}" if work else ""
         self.console.print(f"{line}{shown}", soft_wrap=True)
@@ -174,7 +180,8 @@ class Display:
         inner = self._inner  # another thread asks, too
         if inner is not None and inner.total:
             done += self._steps * inner.completed / inner.total
-        left = _left(stage, done, self._begun)
+        since, begun = self._first[stage.description]
+        left = _left(self._progress.get_time() - since, done - begun, (stage.total or 0) - done)
         if left is None and stage.description in self._plan:
             left = max(0.0, self._plan[stage.description] - (stage.elapsed or 0.0))
         if left is None:
@@ -240,25 +247,29 @@ def chart(points: Sequence[tuple[int, float]], height: int = 5) -> list[str]:
        90%        ██
        50%  ▁▁ ██ ██
             0     20
+    >>> print(*chart([(0, 1.0), (10, 1.0)], height=2), sep="\\n")
+      100%  ██ ██
+       90%  ██ ██
+            0  10
     """
     points = [*points[: -1 : math.ceil(len(points) / BARS)], points[-1]]
     shares = [share for _, share in points]
     low, high = math.floor(10 * min(shares)) / 10, math.ceil(10 * max(shares)) / 10
+    if low == high:  # all alike, a tenth
+        low, high = max(0.0, high - 0.1), max(0.1, high)
     lines = []
     for line in range(height, 0, -1):
         bottom, least = (line - 1) / height, int(line == 1)
-        bars = [max(least, min(8, round(8 * height * ((one - low) / max(high - low, 0.1) - bottom)))) for one in shares]
+        bars = [max(least, min(8, round(8 * height * ((one - low) / (high - low) - bottom)))) for one in shares]
         label = f"{high:.0%}" if line == height else f"{low:.0%}" if line == 1 else ""
         lines.append(f"{label:>6}  " + " ".join(2 * " ▁▂▃▄▅▆▇█"[bar] for bar in bars))
     first, last = points[0][0], points[-1][0]
     return [*lines, f"{'':8}{first:<{3 * len(points) - 3}}{last}"]
 
 
-def _left(task: Task, done: float, begun: float = 0.0) -> float | None:
-    """The seconds that a task still takes, if the rest is as fast; None if nothing is done."""
-    if done <= begun:
-        return None
-    return (task.elapsed or 0.0) * ((task.total or 0.0) - done) / (done - begun)
+def _left(seconds: float, done: float, rest: float) -> float | None:
+    """The seconds that the rest takes, if it is as fast as what is done; None if nothing is done."""
+    return seconds * rest / done if done > 0 else None
 
 
 def _show(value: Any) -> str:

@@ -65,6 +65,9 @@ def evaluate_split(run: Run, split: EnvSplit, policy: Policy, name: str, sampled
             "records": [asdict(record) for record in records],
         }
         run.folder.write_json(f"{name}.json", found)
+        low, high = summary["interval"]
+        tasks = f"{summary['tasks']} tasks of {task_split.split}"
+        run.display.say(f"{name}: success {summary['success']:.1%} ({low:.0%} to {high:.0%}), {tasks}")
         for callback in run.callbacks:
             callback.on_evaluate(name, found)
         return found
@@ -98,11 +101,12 @@ def _known(run: Run, split: EnvSplit, policy: Policy, name: str, suffix: str) ->
     # A run that has learned since then is evaluated again; "before" stays.
     if found is not None and (name == "before" or holds(found)):
         return found
-    before = run.folder.read_json(f"before{suffix}.json")
-    if before is None or not holds(before):
-        return None
-    run.folder.write_json(f"{name}{suffix}.json", before)  # the policy was not updated
-    return before
+    for other in ("before", f"iteration-{run.progress.step:06d}"):  # the policy was not updated since
+        found = run.folder.read_json(f"{other}{suffix}.json")
+        if found is not None and holds(found):
+            run.folder.write_json(f"{name}{suffix}.json", found)
+            return found
+    return None
 
 
 def evaluate_periodically(run: Run, split: EnvSplit, policy: Policy, begins: bool = False) -> None:
@@ -176,12 +180,7 @@ def report(run: Run, found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         run: the run.
         found: evaluations by name: ``before`` and ``after``, and both with ``-sampled`` if there are any.
     """
-    pairs = {
-        name.replace("before", "gain"): (found[name], found[name.replace("before", "after")])
-        for name in found
-        if name.startswith("before")
-    }
-    gains = {name: gain(*pair) for name, pair in pairs.items()}
+    gains = _gains(found)
     success = {name.replace("-", "_"): one["success"] for name, one in found.items()}
     intervals = {f"{name}_interval": [low, high] for name, (_, low, high) in gains.items()}
     differences = {name: one.value for name, one in gains.items()}
@@ -193,6 +192,22 @@ def report(run: Run, found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     if run.ranks.first:
         show(run, found, gains)
     return result
+
+
+def show_again(run: Run) -> None:
+    """Prints the result of a finished run once more."""
+    names = [f"{name}{suffix}" for name in ("before", "after") for suffix in ("", "-sampled")]
+    found = {name: one for name in names if (one := run.folder.read_json(f"{name}.json")) is not None}
+    if run.ranks.first and "before" in found and "after" in found:
+        show(run, found, _gains(found))
+
+
+def _gains(found: Mapping[str, dict[str, Any]]) -> dict[str, Estimate]:
+    """What training brought, by name."""
+    before = [name for name in found if name.startswith("before")]
+    return {
+        name.replace("before", "gain"): gain(found[name], found[name.replace("before", "after")]) for name in before
+    }
 
 
 def gain(before: Mapping[str, Any], after: Mapping[str, Any]) -> Estimate:
@@ -223,7 +238,9 @@ def show(run: Run, found: Mapping[str, dict[str, Any]], gains: Mapping[str, Esti
     )
     curve = held_out_curve(run, found)
     if len(curve) > 2:
-        display.say(f"held-out success over the iterations ({run.config.train.evaluate_tasks or 'all'} of these tasks)")
+        limit, tasks = run.config.train.evaluate_tasks, found["before"]["tasks"]
+        of = f"{limit} of these tasks" if 0 < limit < tasks else "all of these tasks"
+        display.say(f"held-out success over the iterations ({of})")
         for line in chart(curve):
             display.say(line)
     display.say(f"run folder: {run.folder.path}")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import roleagent
 from roleagent.agents.builders import (
     EnvSplit,
     analyst_class,
@@ -43,6 +46,8 @@ from roleagent.learners.run.trackers import check_trackers
 from roleagent.learners.sft.demonstrations import sized
 from roleagent.slow_notice import waiting
 from roleagent.tasks.split import few_tasks, split_text
+
+_PACKAGE = Path(roleagent.__file__).parent
 
 
 @contextlib.contextmanager
@@ -138,7 +143,7 @@ def exit_status(error: BaseException, name: str) -> int:
         print(f"{name}: stopped; continue with --resume", file=sys.stderr)
         return 130
     if isinstance(error, (ConfigError, PolicyError, CheckpointError, EndpointError, LibraryError, ValueError)):
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{name}: {error}{_place(error)}", file=sys.stderr)
         return 2
     if isinstance(error, Collapse):
         print(f"{name}: {error}", file=sys.stderr)
@@ -150,6 +155,16 @@ def exit_status(error: BaseException, name: str) -> int:
         print(f"{name}: {error}; when that is fixed, continue with --resume", file=sys.stderr)
         return 1
     raise error
+
+
+def _place(error: BaseException) -> str:
+    """Where code of the user's raised an error, such as a method, a reward or a callback; empty if it was not there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [place for place, one in enumerate(frames) if Path(one.filename).is_relative_to(_PACKAGE)]
+    libraries = ("site-packages", sysconfig.get_paths()["stdlib"])
+    called = frames[max(own, default=len(frames)) + 1 :]
+    behind = [one for one in called if not any(library in one.filename for library in libraries)]
+    return f" ({type(error).__name__} in {behind[-1].filename}:{behind[-1].lineno})" if behind else ""
 
 
 def check_ranks(config: Config, ranks: int) -> None:

@@ -79,7 +79,7 @@ def time_plan(
     iteration = REST * rollout.num_groups * rollout.group_size * ((1.0 + replays) * episode + predicted + learned)
     train, options = config.train.last * iteration, config.train
     if options.evaluate_every:
-        train += options.last // options.evaluate_every * (options.evaluate_tasks or tasks) * evaluation
+        train += options.last // options.evaluate_every * min(options.evaluate_tasks or tasks, tasks) * evaluation
     played = rounds * config.warmstart.round_episodes * episode * (1.0 + 1.0 / LONGER) / 2.0  # half by the expert
     plan = {"warmstart": updates * config.warmstart.batch_tokens * update + played}
     plan |= {"evaluate before": tasks * evaluation}

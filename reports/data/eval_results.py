@@ -14,15 +14,16 @@ from roleagent.reports.data.curves import number
 from roleagent.reports.data.run_schema import Gain
 
 
-def load_evaluations(run: Path, notes: list[str]) -> dict[str, dict[str, Any]]:
+def load_evaluations(run: Path, notes: list[str], suffix: str = "") -> dict[str, dict[str, Any]]:
     """The evaluations of a run by name, with records, in order.
 
     Args:
         notes: gets a line about each damaged file.
+        suffix: ``-sampled`` for those at ``rollout.eval_sampled``.
     """
     between = sorted([*run.glob("iteration-*.json"), *run.glob("revision/after-*.json")])  # one of them is empty
-    paths = [run / "before.json", *between, run / "after.json"]
-    found = {path.stem: json_file(path, notes) for path in paths}
+    paths = [run / f"before{suffix}.json", *(between if not suffix else ()), run / f"after{suffix}.json"]
+    found = {path.stem.removesuffix(suffix): json_file(path, notes) for path in paths}
     return {name: summary for name, summary in found.items() if summary and number(summary.get("success")) is not None}
 
 

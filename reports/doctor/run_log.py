@@ -40,6 +40,7 @@ class Log:
         self.result = json_file(run / "result.json", [])
         self.evaluations = load_evaluations(run, [])
         self.gain = measure_gain(self.evaluations)
+        self.gain_sampled = measure_gain(load_evaluations(run, [], "-sampled"))
 
     def values(self, name: str) -> list[float]:
         return [row[name] for row in self.rows if name in row]
@@ -77,10 +78,11 @@ class Log:
     @cached_property
     def learned(self) -> bool:
         """Whether success rose beyond chance on held-out tasks, or in training without a loss on held-out tasks."""
-        low, high = self.gain["all"]["interval"] if self.gain else (0.0, 1.0)
+        intervals = [one["all"]["interval"] for one in (self.gain, self.gain_sampled) if one] or [(0.0, 1.0)]
         success = self.values("success")
         rise, error = rise_of(success) if len(success) >= FEWEST else (0.0, 0.0)
-        return low > 0 or (high > 0 and rise > 2 * error)
+        gained = any(low > 0 for low, _ in intervals)
+        return gained or (any(high > 0 for _, high in intervals) and rise > 2 * error)
 
     @cached_property
     def collapsed(self) -> bool:

@@ -7,9 +7,10 @@ runs that learn from runs that do not (tests/reports/doctor/recorded).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from roleagent.config import Config
 from roleagent.learners.method import known_class, known_method
@@ -132,7 +133,8 @@ def rate(log: Log) -> Iterator[Finding]:
 def forgetting(log: Log) -> Iterator[Finding]:
     """Held-out tasks that the start solved are lost. Success in training hides it: each iteration draws other tasks."""
     held_out = log.values("held_out_success")
-    tasks = log.config.train.evaluate_tasks or log.evaluations.get("before", {}).get("n", 0)
+    of_split = log.evaluations.get("before", {}).get("n", 0)
+    tasks = min(log.config.train.evaluate_tasks or of_split, of_split)
     if len(held_out) < 2 or not tasks:
         return
     first, last = held_out[0], held_out[-1]
@@ -277,11 +279,18 @@ def _outcome(log: Log) -> Finding:
         return Finding(
             "training", "good" if log.learned else "note", f"{success}; held-out tasks: no gain measured yet"
         )
-    whole = log.gain["all"]
-    low, high = (100 * bound for bound in whole["interval"])
-    text = f"{100 * whole['difference']:+.1f} points on {whole['tasks']} held-out tasks ({low:+.1f} to {high:+.1f})"
-    grade = "good" if low > 0 else "problem" if high < 0 else "note"
-    return Finding("gain", grade, f"{text}; {success}")
+    whole, sampled = log.gain["all"], log.gain_sampled and log.gain_sampled["all"]
+    low, high = whole["interval"]
+    text = f"{_points(whole)} on {whole['tasks']} held-out tasks"
+    if sampled:
+        text += f", {_points(sampled)} at temperature {log.config.rollout.eval_sampled:g}"
+        low, high = max(low, sampled["interval"][0]), max(high, sampled["interval"][1])
+    return Finding("gain", "good" if low > 0 else "problem" if high < 0 else "note", f"{text}; {success}")
+
+
+def _points(cell: Mapping[str, Any]) -> str:
+    low, high = (100 * bound for bound in cell["interval"])
+    return f"{100 * cell['difference']:+.1f} points ({low:+.1f} to {high:+.1f})"
 
 
 def _at_start(log: Log, name: str) -> float:

@@ -17,6 +17,10 @@ function tile(name, value, note) {
   );
 }
 
+// Evaluations between may be on fewer tasks than those before and after.
+const ofEpisodes = (summary) =>
+  summary?.interval && `${interval(summary.interval)}${summary.n ? `, ${plural(summary.n, "episode")}` : ""}`;
+
 const wallClock = (run) => run.seconds + run.imitation_seconds;
 
 function runPanel(run, place, several) {
@@ -41,8 +45,8 @@ function runPanel(run, place, several) {
     after.usage?.answers > 0 && tile("Model", plural(after.usage.answers, "answer"), usageText(after.usage)),
   ];
   const tiles = measured || [
-    tile("Success before", before ? percent(before.success) : "–", before?.interval && interval(before.interval)),
-    tile(`Success ${when}`, after ? percent(after.success) : "–", after?.interval && interval(after.interval)),
+    tile("Success before", before ? percent(before.success) : "–", ofEpisodes(before)),
+    tile(`Success ${when}`, after ? percent(after.success) : "–", ofEpisodes(after)),
     tile("Gain", gain ? `${points(gain.gain)} points` : "–", gainInterval(gain)),
     tile(
       "Predictive reward",

@@ -37,6 +37,22 @@ def test_a_line_of_progress_says_how_long_is_left(before, lines, capsys):
     assert shown(Display("a run"), capsys, before) == lines
 
 
+def test_a_stage_that_goes_on_behind_an_evaluation_knows_its_time(capsys):
+    """It fell back to what was planned for the whole stage; evaluations to come are as frequent as those that were."""
+    display, now = Display("a run"), [0.0]
+    display._progress.get_time = lambda: now[0]
+    with display:
+        display.plan({"train": 500.0, "evaluate after": 20.0})
+        display.stage("train", 4)
+        now[0] = 90.0
+        display.advance(3)
+        display.stage("evaluate iteration-000003", 5)
+        now[0] = 120.0
+        display.stage("train", 4, 3)
+        display._print_progress("")
+    assert "train 3/4, 40 s left, 1 min 0 s to the end of the run" in capsys.readouterr().out
+
+
 def test_a_stage_ends_in_one_line_though_late_work_reports_the_end_again(capsys):
     with Display("a run") as display:
         display.stage("evaluate after", 4)

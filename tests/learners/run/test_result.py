@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from roleagent.agents.episode import Ask, Batch
 from roleagent.agents.evaluation.records import Record
 from roleagent.agents.evaluation.statistics import summarize
 from roleagent.config import ConfigError, load
 from roleagent.learners.method import method_of
 from roleagent.learners.run import evaluation
 from roleagent.learners.run.display import Display
+from roleagent.learners.run.launch import exit_status
 from roleagent.learners.sft.method import SFT
 
 TYPES = ("look_at_obj_in_light", "pick_clean_then_place_in_recep")
@@ -82,6 +84,25 @@ def test_an_evaluation_whose_every_episode_failed_is_no_result(run, monkeypatch)
     split.task_split.task_ids = ["t0"]
     with pytest.raises(ConfigError, match="'before' failed, the first with: no program"):
         evaluation.evaluate_split(run, split, MagicMock(), "before")
+
+
+def test_an_error_of_the_users_own_code_says_where_it_was_raised(capsys):
+    """A method's ValueError was one line without a place."""
+
+    def own(asked):
+        return np.zeros(3) + np.zeros(len(asked))
+
+    batch = Batch(own)
+    for slot in range(4):
+        batch.submit(slot, Ask("x"))
+    with pytest.raises(ValueError, match="broadcast") as raised:
+        batch.wait()
+    assert exit_status(raised.value, "train") == 2
+    assert f"(ValueError in {__file__}:" in capsys.readouterr().err
+    with pytest.raises(ConfigError) as raised:
+        load(overrides=["method=none"])
+    assert exit_status(raised.value, "train") == 2
+    assert __file__ not in capsys.readouterr().err
 
 
 def test_a_run_without_a_gain_is_warned_of_and_told_where_to_look(run):
