@@ -124,7 +124,12 @@ def engine_options(config: Config, model: str) -> dict[str, Any]:
     if config.lora.rank:
         found |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _lora_capacity(config.lora.rank)}
     if torch.cuda.is_available():
-        found["gpu_memory_utilization"] = options.memory / max(1, options.engines)
+        cache = options.extra.get("kv_cache_memory_bytes")
+        total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+        # vLLM wants so much to be free when it starts, also where it has the size of its cache.
+        found["gpu_memory_utilization"] = (
+            cache / total if isinstance(cache, int) else options.memory / max(1, options.engines)
+        )
     else:
         # Without graphs to compile, and with a cache of known size, it starts in seconds.
         found |= {"enforce_eager": True, "kv_cache_memory_bytes": 2**30}
@@ -197,7 +202,7 @@ class LocalEngine:
         self._level = sleep_level(config) if torch.cuda.is_available() else 0
         self._asleep: set[str] = set()  # what is away: "weights", "kv_cache"
         self._empty = False
-        self._vocabulary = vocabulary
+        self._known = vocabulary
         self._bare = True  # it lacks the weights beside the adapter
         self._adapter: Any = None
         self._numbers = itertools.count()
@@ -221,11 +226,14 @@ class LocalEngine:
         if self._empty:
             raise PolicyError("vLLM has no weights: they were dropped for an update, and no others came")
         self._wake("weights", "kv_cache")
+        for known in {request.known for request in requests} - {self._known}:
+            self._llm.collective_rpc("limit_vocabulary", args=(known,))
+            self._known = known
         self._answers[key] = [None] * len(requests)
         for place, request in enumerate(requests):
             prompt, number = {"prompt_token_ids": list(request.prompt_ids)}, str(next(self._numbers))
             self._asked[number] = key, place
-            params = sampling(request, temperature, self._vocabulary)
+            params = sampling(request, temperature)
             self._llm.llm_engine.add_request(number, prompt, params, lora_request=self._adapter)
 
     def wait(self) -> list[tuple[int, list[Completion]]]:

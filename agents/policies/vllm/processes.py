@@ -39,6 +39,7 @@ from roleagent.slow_notice import waiting
 
 COMMAND = [sys.executable, "-m", "roleagent.agents.policies.vllm.processes"]
 _LAUNCHER = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")  # an engine has none
+_ATTEMPTS = 2  # to start an engine that has ended
 _DEVICE = 6  # place of the device's number in what torch sends of a tensor on CUDA
 
 
@@ -153,7 +154,8 @@ class EngineProcess:
 class ProcessPool(Pool[EngineProcess]):
     """``vllm.engines`` engines for one process of a run.
 
-    One that ends is left out, and started anew at the next transfer of weights. The engines end with this object.
+    One that ends is left out, and started anew at the next transfer of weights, unless it failed to start twice. The
+    engines end with this object.
 
     Args:
         config: the run's configuration (sections ``vllm``, ``policy``, ``lora``).
@@ -180,6 +182,7 @@ class ProcessPool(Pool[EngineProcess]):
             member.ready()
         super().__init__(members)
         self._members = members  # the list that the finalizer has
+        self._failed = [0] * len(members)  # starts in a row
 
     def _new(self, number: int) -> EngineProcess:
         return EngineProcess(f"vLLM engine {number + 1}", *self._arguments)
@@ -193,11 +196,14 @@ class ProcessPool(Pool[EngineProcess]):
     def prepare(self) -> bool:
         """Starts what has ended; returns whether an engine lacks the weights beside the adapter."""
         self.cancel()
+        if torch.cuda.is_available():  # what an update has freed, the engines' caches take, in processes of their own
+            torch.cuda.empty_cache()
         for number, member in enumerate(self._members):
-            if member.lost:
+            if member.lost and self._failed[number] < _ATTEMPTS:
                 member.stop()
-                self._members[number] = self._new(number)
-                self._each([self._members[number]], EngineProcess.ready)
+                self._members[number] = new = self._new(number)
+                self._each([new], EngineProcess.ready)
+                self._failed[number] = self._failed[number] + 1 if new.lost else 0
         return any(member.bare for member in self._members if not member.lost)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -227,8 +233,9 @@ class ProcessPool(Pool[EngineProcess]):
         try:
             for bucket in buckets(weights):
                 content = pack(weight.detach() for _, weight in bucket)  # it must live until the answers have come
-                sent = describe(bucket), _lend(content)
-                self._each(there, lambda member, sent=sent: member.post("bucket", *sent))
+                for member in there:  # each has a handle of its own: CUDA counts one reader of each
+                    sent = describe(bucket), _lend(content)
+                    self._each([member], lambda one, sent=sent: one.post("bucket", *sent))
                 self._each(there, EngineProcess.reply)
             end = "end"
         finally:

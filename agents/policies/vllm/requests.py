@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -84,8 +83,12 @@ def read_request(body: Any, vocabulary: int, context: int) -> SampleRequest:
     return request
 
 
-def sampling(request: SampleRequest, temperature: float, vocabulary: int) -> Any:
-    """vLLM's ``SamplingParams`` for a request to a model of so many tokens; the answer comes whole."""
+def sampling(request: SampleRequest, temperature: float) -> Any:
+    """vLLM's ``SamplingParams`` for a request; the answer comes whole.
+
+    That no token beyond ``known`` is sampled is up to the worker: a bias of each request would be read anew whenever
+    one comes or goes, which took 25 ms with 256 requests and the 271 tokens of Qwen2.5's padding.
+    """
     from vllm import SamplingParams  # pyright: ignore[reportAttributeAccessIssue] - it may be missing
     from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports] - it may be missing
 
@@ -95,7 +98,6 @@ def sampling(request: SampleRequest, temperature: float, vocabulary: int) -> Any
         stop_token_ids=sorted(token for token in request.stop_ids if token >= 0),
         ignore_eos=True,  # the stop tokens alone decide
         seed=request.seed,
-        logit_bias=dict.fromkeys(range(request.known, vocabulary), -math.inf) or None,
         logprobs=0,  # of the sampled token
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,

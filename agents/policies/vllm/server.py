@@ -80,6 +80,7 @@ class Service:
         self._numbers = itertools.count()
         self._adapter: Any = None
         self._has_weights = False
+        self._known = description["model"]["vocab_size"]
 
     async def health(self, body: Any) -> dict[str, Any]:
         """``protocol``, ``context``, ``dtype``, ``model``, ``lora_rank``, ``devices``, and its own ``instance``."""
@@ -94,7 +95,10 @@ class Service:
         if type(temperature) not in (int, float) or not 0 <= temperature < math.inf:
             raise ValueError("a temperature is a number from 0 on")
         requests = [read_request(one, vocabulary, context) for one in body["requests"]]
-        wanted = [sampling(request, temperature, vocabulary) for request in requests]
+        for known in {request.known for request in requests} - {self._known}:
+            await self.engine.collective_rpc("limit_vocabulary", args=(known,))
+            self._known = known
+        wanted = [sampling(request, temperature) for request in requests]
         return {"answers": await asyncio.gather(*map(self._one, requests, wanted))}
 
     async def _one(self, request: SampleRequest, wanted: Any) -> tuple[Any, ...]:

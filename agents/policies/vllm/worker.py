@@ -45,6 +45,16 @@ class Receiver:
         if missing:
             raise ValueError(f"no weights came for {', '.join(missing[:3])}")
 
+    def limit_vocabulary(self, known: int) -> None:
+        """Has the model give logits of the tokens below ``known`` alone: what is beyond pads the head's matrix."""
+        from vllm.model_executor.layers.logits_processor import (  # pyright: ignore[reportMissingImports]
+            LogitsProcessor,
+        )
+
+        for layer in self.model_runner.model.modules():
+            if isinstance(layer, LogitsProcessor):
+                layer.vocab_size = layer.org_vocab_size = known  # with an adapter the first one is read
+
     def copy_adapter(self, weights: Iterable[tuple[str, Tensor]], rank: int, alpha: float) -> None:
         """Replaces the last adapter; the names are peft's."""
         from vllm.lora.lora_model import LoRAModel  # pyright: ignore[reportMissingImports] - it may be missing

@@ -792,11 +792,13 @@ def test_padding_of_a_vocabulary_is_never_sampled(tmp_path):
     policy = HFPolicy(policy.model, policy.tokenizer, policy.generator, CONTEXT)
     save_policy(policy, tmp_path / "padded")
     with serving(tmp_path / "padded") as url:
-        actor = open_vllm(load(overrides=[*OPTIONS, f"vllm.url={url}"]), policy)
-        actor.sync(ModuleWeights(policy.model), 0)
-        for temperature in (0.0, 1.0):
-            for answer in ask(actor, prompts(), temperature):
-                assert max(answer.token_ids) < known
+        for place in (f"vllm.url={url}", "vllm.engines=1"):
+            actor = open_vllm(load(overrides=[*OPTIONS, place]), policy)
+            actor.sync(ModuleWeights(policy.model), 0)
+            check_sampler(policy.model, policy.known, actor)
+            for temperature in (0.0, 1.0):
+                for answer in ask(actor, prompts(), temperature):
+                    assert max(answer.token_ids) < known
 
 
 @NEEDS_VLLM
