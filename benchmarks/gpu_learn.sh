@@ -17,7 +17,7 @@
 # prints the table as far as it goes.
 #
 # The steps run apart from this command: it ends after WAIT seconds, and the same command continues to look. A step that is
-# done is not repeated, and a killed one continues, so nothing is lost by `kill -9`. Without vLLM by minute 5 the local
+# done is not repeated, and a killed one continues, so nothing is lost by `kill -9`. Without vLLM by minute ARRIVAL the local
 # sampler plays GRPO and GiGPO; the next command looks for vLLM again as long as nothing was trained.
 #
 # Status: 0 all steps passed; 1 one failed, and is repeated by the next command with all after it; 75 still running.
@@ -29,7 +29,8 @@
 #   WAIT            seconds after which this command ends (540)
 #   MINUTES         that the machine lives, from the first command (30); less than 18 left before the arms begin: one seed
 #                   of each method, and 20 iterations
-#   PYTHON          another Python than `python`
+#   ARRIVAL         minutes from the first command within which vLLM must be there (5)
+#   PYTHON          another Python than `python3`
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/parts/gpu_device.sh"
 [[ $# == 1 && $1 != -* ]] || { echo "usage: benchmarks/gpu_learn.sh [--cpu] FOLDER (--help says more)" >&2; exit 2; }
@@ -37,6 +38,11 @@ mkdir -p "$1"
 folder=$(cd "$1" && pwd)
 out=${OUT:-}
 if [[ -n $out ]]; then mkdir -p "$out" && out=$(cd "$out" && pwd); fi
+for name in MODEL ALFWORLD_DATA; do # seen from the folder in which this was called
+    [[ -z ${!name:-} ]] && continue
+    [[ -d ${!name} ]] || { echo "gpu_learn: $name=${!name} is no folder" >&2; exit 2; }
+    export "$name=$(cd "${!name}" && pwd)"
+done
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export VLLM_USE_FLASHINFER_SAMPLER=${VLLM_USE_FLASHINFER_SAMPLER:-0}
 seen=0 shown=
@@ -55,7 +61,7 @@ show() {
     done
 }
 # A second one ends at once: the folder is locked.
-setsid nohup "${PYTHON:-python}" benchmarks/parts/gpu_learn.py "$device" "$folder" >>"$folder/driver.log" 2>&1 &
+setsid nohup "${PYTHON:-python3}" benchmarks/parts/gpu_learn.py "$device" "$folder" >>"$folder/driver.log" 2>&1 &
 until=$((SECONDS + ${WAIT:-540})) ended=
 while [[ -z $ended ]] && ((SECONDS < until)); do
     sleep 1

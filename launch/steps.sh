@@ -16,6 +16,7 @@ announce() {
     MASTER_ADDR=${1:-$(nodes | head -n 1)}
     MASTER_PORT=${MASTER_PORT:-$((20000 + ${SLURM_JOB_ID:-0} % 20000))}
     export MASTER_ADDR MASTER_PORT OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-4}
+    export SRUN_CPUS_PER_TASK=$OMP_NUM_THREADS # since 22.05 srun does not take over what sbatch was given
 }
 
 # run COMMAND…: runs it; with DRY_RUN prints it, and the variables that it gets.

@@ -36,7 +36,7 @@ RATES = ("1e-5", "3e-5", "1e-4")
 METHODS = ("role_agent", "gigpo", "grpo")  # the slowest first
 SPLITS = ("valid_seen", "valid_train")
 SUCCESS = (0.20, 0.65)  # of the start, sampled: reinforcement needs groups with both outcomes
-ARRIVAL = 5.0  # minutes after the first command until which vLLM may still arrive
+ARRIVAL = float(os.environ.get("ARRIVAL", "5"))  # minutes after the first command until which vLLM may still arrive
 MISMATCH = 0.02  # nats per token between learner and vLLM
 ENGINES = (2, 0)  # vLLM's in an arm: two in processes of their own, or the one within its process, seen on a GPU before
 BATCH = 64  # episodes of each of the last evaluations, which share the GPU
@@ -97,9 +97,12 @@ class Learn:
             self.done = dict(takewhile(lambda item: item[0] != "sampler", self.done.items()))  # vLLM may be there now
             for run in self.runs.glob("rate-*"):
                 shutil.rmtree(run)
-        self.common = ["--config", "configs/one_gpu.yaml", *([] if self.cuda else TINY)]
+        # With its optimizer a checkpoint takes 2.2 GB, and a dozen runs share a disk.
+        self.common = ["--config", "configs/one_gpu.yaml", "train.keep_checkpoints=1", "train.keep_warmstart=off"]
+        self.common += [] if self.cuda else TINY
         if self.cuda and (model := os.environ.get("MODEL")):
             self.common.append(f"policy.path={model}")
+            os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
     @property
     def left(self) -> float:
@@ -219,7 +222,8 @@ class Learn:
         name, options, tried = "start", [], list[dict[str, Any]]()
         for _ in range(2):
             fixed = ["train.iterations=0", "rollout.backend=local", "rollout.eval_sampled=1.0", *options]
-            if self.together({name: lambda n=name, o=fixed: self.train(n, *o)})[name]:
+            begin = {name: lambda n=name, o=fixed: self.train(n, *o)}
+            if self.together(begin, minutes=max(2.0, self.left - RESERVE))[name]:
                 if tried:
                     break
                 raise Failed(f"the warm start ended with an error: {self.last_words(name)}")
@@ -313,6 +317,8 @@ class Learn:
             minutes=HANGS,
         )
         success, alarmed = {}, []
+        for run in self.runs.glob("rate-*/checkpoints"):
+            shutil.rmtree(run)
         for rate in RATES:
             if rows := iterations(self.runs / f"rate-{rate}"):
                 success[rate] = statistics.mean(row["success"] for row in rows[-3:])
@@ -350,12 +356,14 @@ class Learn:
 
         def begin(name: str, method: str, seed: int) -> subprocess.Popen[bytes]:
             own = [] if method == "role_agent" else ["wia=off", "aiw=off"]
-            own += [f"train.stop_after={max(30, int(60 * (self.left - RESERVE)))}s"] if self.cuda else []
+            # Its clock starts when it has loaded, and it ends with an iteration, a checkpoint and an evaluation.
+            own += [f"train.stop_after={max(30, int(60 * (self.left - RESERVE - 1)))}s"] if self.cuda else []
             own += ["optim.micro_batch_tokens=1024"] if name in full else []
             return self.train(name, *fixed, *own, f"method={method}", f"seed={seed}")
 
         def again(name: str) -> bool:
-            if "out of memory" not in self.last_words(name, 2000).lower():  # torch's message is long
+            said = self.last_words(name, 2000).lower()  # torch's message is long
+            if "out of memory" not in said and "free memory on device" not in said:  # that of vLLM's start
                 return False
             full.append(name)
             return name.endswith("-0") and full.count(name) == 1 and self.left > RESERVE
@@ -363,7 +371,7 @@ class Learn:
         names = {f"arm-{m}-{s}": (m, s) for s in self.done["seeds"]["seeds"] for m in methods}
         starts = {name: lambda n=name, of=of: begin(n, *of) for name, of in names.items()}
         with self.gpu_use():
-            # Each is to stop by itself, a minute earlier.
+            # Each is to stop by itself, two minutes earlier.
             status = self.together(starts, again, minutes=max(2.0, self.left - RESERVE + 1))
         if all(status.values()):
             raise Failed(f"all arms ended with errors: {self.last_words(next(iter(names)))}")
@@ -380,7 +388,9 @@ class Learn:
         if not self.cuda:
             yield
             return
-        query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "--id=0", "--loop=10"]
+        card = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0] or "0"
+        query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", f"--id={card}"]
+        query.append("--loop=10")
         with (self.folder / GPU_USE).open("ab") as log:
             sampling = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *query], stdout=log)
         try:
@@ -401,15 +411,25 @@ class Learn:
                     shutil.rmtree(partial, ignore_errors=True)
                     shutil.copytree(path / "policy", partial, copy_function=os.link)
                     partial.rename(kept)
+        seeds = paired_seeds(self.kept())
+        if seeds and len(seeds[number := most_seeds(seeds)]) == len(self.done["seeds"]["seeds"]):
+            for name, numbers in self.kept().items():
+                for old in (one for one in numbers if one < number):  # a later one has as many seeds
+                    shutil.rmtree(self.folder / "kept" / f"{name}-{old}")
+
+    def kept(self) -> dict[str, set[int]]:
+        """The iterations of which a policy is kept, by arm."""
+        found: dict[str, set[int]] = defaultdict(set)
+        for path in (self.folder / "kept").glob("arm-*-*"):
+            if path.suffix != ".partial":
+                name, _, number = path.name.rpartition("-")
+                found[name].add(int(number))
+        return found
 
     def last(self) -> dict[str, Any]:
         """The arms on the same games, at the iteration that the table takes; by the sampler of the arms."""
         self.keep()
-        kept = defaultdict(set)
-        for path in (self.folder / "kept").glob("arm-*-*"):
-            if path.suffix != ".partial":
-                name, _, number = path.name.rpartition("-")
-                kept[name].add(int(number))
+        kept = self.kept()
         seeds = paired_seeds(kept)
         if not seeds:
             raise Failed("at no iteration has every method kept a policy of the same seed")
@@ -429,7 +449,7 @@ class Learn:
                 command += [part for option in options for part in ("--set", option)]
                 command += ["--out", str(final / f"{name}-{split}.jsonl")]
                 starts[f"last-{name}-{split}"] = lambda n=f"last-{name}-{split}", c=command: self.start(n, *c)
-        status = self.together(starts)
+        status = self.together(starts, minutes=max(2.0, self.left))
         if all(status.values()):
             raise Failed(f"all last evaluations ended with errors: {self.last_words(next(iter(starts)))}")
         return {"passed": not any(status.values()), "iteration": number, "seeds": seeds[number], "status": status}
@@ -438,15 +458,16 @@ class Learn:
 def side_by_side(engines: int) -> list[str]:
     """What differs from ``configs/one_gpu.yaml`` where six runs share a GPU of 80 GB and 16 cores.
 
-    256 episodes of SmolLM2 have 115,000 tokens at their end, of 23 KB: 2.5 GiB of cache, however many engines share it.
-    Computed by the rates of docs/vllm.md: two engines play them in 2.4 s instead of 5.6. An iteration then takes 4.5 s,
-    in which a run's three processes compute for 7.2 s: six runs need 10 of 16 cores, and 13 GiB each. Four engines save
-    0.7 s more and do not fit. Not one step ahead: the other runs fill a run's gaps, and Role-Agent would have to
-    predict in every turn.
+    256 episodes of the start, of 15 turns, have 229,000 tokens at their end, of 23 KB. Half of them fit the cache, of
+    2.5 GiB, however many engines share it; late turns read some of their texts again. Computed by the rates of
+    docs/vllm.md, as if a run had the card for itself: two engines play an iteration in 2.4 s instead of 5.6. It then
+    takes 4.5 s, in which a run's three processes compute for 7.2 s: six runs need 10 of 16 cores, and 13 GiB each. Four
+    engines save 0.7 s more and do not fit. Not one step ahead: the other runs fill a run's gaps, and Role-Agent would
+    have to predict in every turn.
     """
     cache = 5 * 2**29 // max(1, engines)
     return [
-        "optim.micro_batch_tokens=4096",
+        "optim.micro_batch_tokens=2048",
         "vllm.memory=0.11",
         f"vllm.engines={engines}",
         f"vllm.extra={{kv_cache_memory_bytes: {cache}, max_num_seqs: {256 // max(1, engines)}}}",

@@ -121,7 +121,7 @@ def peak_memory(config: Config, size: Size, gpus: int, card: float = CARD) -> di
     awake = 0.0 if config.vllm.sleep or config.rollout.backend == "local" else sampler
 
     tokens = config.optim.micro_batch_tokens
-    layer = 2 * (8 * size.hidden + 3 * size.mlp) * tokens
+    layer = (2 * (12.5 * size.hidden + 4 * size.mlp) + size.cache / size.layers) * tokens
     kept = 2 * size.hidden * tokens * size.layers
     activations = kept + layer if config.deepspeed.activation_checkpointing else size.layers * layer
     matrix = size.vocabulary * size.hidden

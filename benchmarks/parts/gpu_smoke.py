@@ -69,13 +69,17 @@ class Smoke:
     def memory(self, process: subprocess.Popen[str]) -> int:
         """MiB: of the GPU, by all processes; on the CPU of this process, at most so far."""
         if self.cuda:
-            query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
-            return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0])
+            return self.used()
         try:
             status = Path(f"/proc/{process.pid}/status").read_text()
         except OSError:
             return 0
         return next((int(line.split()[1]) // 1024 for line in status.splitlines() if line.startswith("VmHWM")), 0)
+
+    def used(self) -> int:
+        """MiB of the GPU in use."""
+        query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+        return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0])
 
     def ran(self, *arguments: str, until: Callable[[], bool] = lambda: False) -> tuple[str, int]:
         """What a command of Python printed, and its peak of memory in MiB; killed at once when ``until()``.
@@ -166,6 +170,24 @@ def sleep(smoke: Smoke) -> dict[str, Any]:
     return {"awake": smoke.trained("awake", *from_policy(smoke), "vllm.sleep=off")}
 
 
+def engines(smoke: Smoke) -> dict[str, Any]:
+    """As `vllm`, with two engines in processes of their own: memory stays the same over the transfers of weights."""
+    folder, used = smoke.scratch / "engines", list[int]()
+
+    def look() -> bool:
+        log = folder / "metrics.jsonl"
+        rows = log.read_text().count('"stage": "train"') if log.exists() else 0
+        if smoke.cuda and rows > len(used):
+            used.append(smoke.used())
+        return False
+
+    options = [*from_policy(smoke), "vllm.engines=2", "vllm.sleep=off", f"train.iterations={8 if smoke.cuda else 2}"]
+    smoke.ran("train.py", *smoke.options, *options, f"run_dir={folder}", until=look)
+    if used and used[-1] > 1.1 * used[1]:
+        raise Failed(f"the GPU's memory grows with each transfer: {used} MiB")
+    return {**smoke.figures(folder), "used_mib": used}
+
+
 def adapter(smoke: Smoke) -> dict[str, Any]:
     """As `vllm` with LoRA: only the adapter is sent."""
     return smoke.trained("adapter", *from_policy(smoke), "lora.rank=8")
@@ -223,7 +245,7 @@ def resume(smoke: Smoke) -> dict[str, Any]:
     return found
 
 
-PARTS = (tests, zero, transformers, vllm, sleep, adapter, server, resume)
+PARTS = (tests, zero, transformers, vllm, sleep, engines, adapter, server, resume)
 
 
 def learner(device: str, stage: str, what: str = "") -> None:

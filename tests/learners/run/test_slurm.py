@@ -33,7 +33,7 @@ def test_a_process_per_gpu(name):
     status, [line], _ = printed(name, "--config", "my.yaml", "seed=3")
     assert status == 0
     assert line == (
-        "MASTER_ADDR=n1 MASTER_PORT=21234 OMP_NUM_THREADS=6 srun --kill-on-bad-exit=1 --gpus-per-task=1 "
+        "MASTER_ADDR=n1 MASTER_PORT=21234 OMP_NUM_THREADS=6 srun --kill-on-bad-exit=1 --gpu-bind=none "
         "python train.py --config my.yaml seed=3"
     )
 
