@@ -114,6 +114,9 @@ def train(
     from roleagent.learners.run.options import open_config
     from roleagent.programs.train import run_training
 
+    for one in callbacks:
+        if not isinstance(one, Callback):
+            raise ConfigError(f"{type(one).__name__} is no callback: derive it from roleagent.Callback")
     overrides = list(as_overrides(options))
     with searched_first():
         chosen = open_config(Namespace(config=config, resume=_resumed(resume), overrides=overrides))

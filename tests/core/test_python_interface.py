@@ -90,6 +90,7 @@ def test_a_run_and_a_function_are_evaluated(run, tmp_path):
         (lambda: roleagent.train("configs/toy.yaml", train={"iteratoins": 5}), "did you mean 'train.iterations'?"),
         (lambda: roleagent.train("configs/toi.yaml"), "cannot read the configuration configs/toi.yaml"),
         (lambda: roleagent.train(optim={"lr": object()}), "optim.lr must be a number, a text, a list or a mapping"),
+        (lambda: roleagent.train(callbacks=[print]), "builtin_function_or_method is no callback"),
         (lambda: roleagent.evaluate(lambda observation: "look"), "at the top of a module"),
         (lambda: roleagent.evaluate("expert", repeats=0), "repeats: '0' is not an integer of at least 1"),
         (lambda: roleagent.evaluate("expert", tasks=2.5), "tasks: '2.5' is not an integer of at least 1"),
