@@ -116,7 +116,7 @@ class Display:
         if self._stage is not None:
             self._progress.remove_task(self._stage.id)
         self._stage = self._add_task(name, total, done)
-        # Shown again, behind an evaluation, it goes on: what it takes has the evaluations between in it.
+        # Shown again behind an evaluation, it continues: what it takes has the evaluations between in it.
         if done <= self._first.get(name, (0.0, done))[1]:
             self._first[name] = self._progress.get_time(), done
 
