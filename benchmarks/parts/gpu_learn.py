@@ -412,7 +412,8 @@ class Learn:
                     shutil.copytree(path / "policy", partial, copy_function=os.link)
                     partial.rename(kept)
         seeds = paired_seeds(self.kept())
-        if seeds and len(seeds[number := most_seeds(seeds)]) == len(self.done["seeds"]["seeds"]):
+        wanted = self.done.get("seeds", {}).get("seeds", ())
+        if seeds and len(seeds[number := most_seeds(seeds)]) == len(wanted):
             for name, numbers in self.kept().items():
                 for old in (one for one in numbers if one < number):  # a later one has as many seeds
                     shutil.rmtree(self.folder / "kept" / f"{name}-{old}")

@@ -160,8 +160,8 @@ def test_an_arm_that_is_out_of_memory_starts_again_with_the_time_that_is_left(tm
     assert found["status"] == {"arm-gigpo-0": 0, "arm-grpo-0": 0, "arm-gigpo-1": 0, "arm-grpo-1": 1}
     assert not found["passed"] and sorted(found["out_of_memory"]) == ["arm-grpo-0", "arm-grpo-1"]
     first, second = (given for name, given in starts if name == "arm-grpo-0")
-    assert first["optim.micro_batch_tokens"] == "4096" and second["optim.micro_batch_tokens"] == "1024"
-    left = 60 * (10 - gpu_learn.RESERVE)
+    assert first["optim.micro_batch_tokens"] == "2048" and second["optim.micro_batch_tokens"] == "1024"
+    left = 60 * (10 - gpu_learn.RESERVE - 1)
     assert left - (time.time() - begun) - 2 <= int(second["train.stop_after"][:-1]) < left
 
 

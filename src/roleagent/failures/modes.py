@@ -47,7 +47,7 @@ class FailureModes:
     def diagnose(self, trajectory: Trajectory) -> tuple[str, Finding]:
         """The dominant failure mode of a failed episode and its finding, from the turns that were played."""
         places = [place for place, turn in enumerate(trajectory.turns) if turn.played]
-        if not places:
+        if trajectory.turns and not places:  # an agent program in a world of its own
             return UNKNOWN, Finding(None, "nothing reached the environment", "")
         trace = self.read(replace(trajectory, turns=tuple(trajectory.turns[place] for place in places)))
         named = ((detector.__name__, found) for detector in self.detectors if (found := detector(trace)))

@@ -79,8 +79,9 @@ def test_killed_in_every_kind_of_work_it_ends_as_if_nothing_had_happened(tmp_pat
 def test_a_finished_run_says_so_and_trains_no_more(own, whole, capsys):
     folder, arguments = own
     assert train.main([*arguments, "--json"]) == 0
-    said, *_, result = capsys.readouterr().out.splitlines()[-2:]
-    assert "is finished" in said
+    *said, result = capsys.readouterr().out.splitlines()
+    assert any("is finished; increase train.iterations" in line for line in said)
+    assert said[-2].startswith("imitation ")  # what it ended with is shown again
     assert json.loads(result) == json.loads((folder / "result.json").read_text())
     assert differences(whole, folder) == []
 
@@ -239,7 +240,8 @@ def test_a_teacher_behind_a_server_may_have_another_address_when_a_run_goes_on(t
 
 
 def test_an_evaluation_is_taken_for_another_on_the_same_tasks_alone(tmp_path):
-    run = SimpleNamespace(folder=RunFolder(tmp_path / "run", config.load(), resume=False))
+    progress = SimpleNamespace(step=1)
+    run = SimpleNamespace(folder=RunFolder(tmp_path / "run", config.load(), resume=False), progress=progress)
     held_out, suite = (SimpleNamespace(manifest=lambda name=name: {"split": name}) for name in ("valid", "train"))
     before = {"policy_version": 0, "task_split": {"split": "valid"}}
     run.folder.write_json("before.json", before)
