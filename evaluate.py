@@ -136,8 +136,7 @@ class Evaluation:
         check_rollout_backend(config)
         if config.agent.command and target.prompts and not target.url and target.plays == STANDARD:
             check_agent(config)
-            with waiting("the agent program to ask for something"):
-                check_start(config.agent)
+            check_start(config.agent)
         env_split = EnvSplit.held_out(config)
         cuts = options.cut_failures or options.keep_failures or options.keep_signals
         if cuts and (target.url or target.plays != STANDARD):

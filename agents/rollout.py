@@ -333,7 +333,7 @@ class Rollout:
     def _scored(self, turns: Sequence[Turn]) -> list[Turn]:
         """The turns of an episode with the scores of their predictions."""
         scored = [*turns]
-        steps = [number for number, turn in enumerate(turns) if not turn.info.get("revision")]
+        steps = [number for number, turn in enumerate(turns) if turn.played]
         similarity = self.pool.common_attr("similarity")
         states = [turns[number].info.get("state", turns[number].observation) for number in steps]
         texts = [made.texts if (made := turns[number].prediction) else () for number in steps]

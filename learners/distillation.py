@@ -247,7 +247,7 @@ def check_teacher(split: EnvSplit) -> None:
         return
     if config.loss.function:
         raise ConfigError("distill.teacher needs advantages, and loss.function may read none: leave one of them out")
-    if _is_url(options.teacher):
+    if options.served:
         if config.rollout.temperature != 1.0:
             raise ConfigError("a server scores tokens at temperature 1: set rollout.temperature=1")
         with waiting("the server of distill.teacher to answer"):
@@ -297,7 +297,7 @@ def check_tokenizer(config: Config, policy: HFPolicy | None = None) -> None:
     if not teacher or teacher == "self":
         return
     own = policy.tokenizer if policy else _tokenizer(config.policy.path) if config.policy.path else None
-    other = None if _is_url(teacher) else _tokenizer(_folder(teacher))
+    other = None if config.distill.served else _tokenizer(_folder(teacher))
     if own is None:
         same = other is None or len(other) <= config.policy.vocabulary
     elif other is not None and other.get_vocab() != own.get_vocab():
@@ -345,16 +345,12 @@ def open_teacher(
     if options.teacher == "self":
         own: dict[str, Hint] = {"plan": ExpertPlan(split, stream), "lesson": failure_lesson}
         return HintedTeacher(own[options.hint] if options.hint in own else load_object(options.hint))
-    if _is_url(options.teacher):
+    if options.served:
         return ServedTeacher(options.teacher, options.model)
     path = _folder(options.teacher)
     return ModelTeacher(
         HFPolicy.from_path(path, torch.Generator(own_device()), config.policy.dtype, config.policy.context)
     )
-
-
-def _is_url(teacher: str) -> bool:
-    return teacher.startswith(("http://", "https://"))
 
 
 def _folder(teacher: str) -> Path:

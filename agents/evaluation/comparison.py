@@ -164,7 +164,8 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
     )
 
     played = [record for part in sides[0].values() for record in part]
-    concerned = {name: {record.task_id for record in statistics.having(name, played, played)} for name in metrics}
+    measured = statistics.measured_in(played)
+    concerned = {name: {record.task_id for record in statistics.having(played, measured[name])} for name in metrics}
 
     def cell(tasks: Sequence[str], value: Callable[[Record], float]) -> dict[str, Any]:
         return _paired([[np.mean([value(record) for record in side[task]]) for side in sides] for task in tasks], rng)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -227,11 +227,11 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
     for record in sound:
         for name in levels(record.task_type):
             by_type[name].append(record)
-    own = {record.task_type for record in sound}
+    own, measured = {record.task_type for record in sound}, measured_in(sound)
     behavior = sorted({name for record in sound for name in record.behavior})
     predicted = [record.prediction for record in sound if record.prediction is not None]
     return {
-        **_part(sound, sound),
+        **_part(sound, measured),
         "prediction": _mean(predicted) if predicted else None,
         "behavior": _behavior(sound, behavior) if behavior else None,
         "errors": len(records) - len(sound),
@@ -239,24 +239,40 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
         "at_k": at_k(sound),
         "by_trial": _by_trial(sound),
         "macro": _mean([_mean([record.won for record in by_type[name]]) for name in by_type if name in own]),
-        "by_type": {name: _part(by_type[name], sound) for name in sorted(by_type)},
+        "by_type": {name: _part(by_type[name], measured) for name in sorted(by_type)},
     }
 
 
-def having(measure: str, records: Sequence[Record], of: Sequence[Record]) -> list[Record]:
-    """The records of environments that have a measure, as ``of`` shows: elsewhere its absence is no 0."""
-    environments = {levels(record.task_type)[:-1] for record in of if measure in record.metrics}
+Environment = tuple[str, ...]
+"""The level of one of several environments; () where there is one."""
+
+
+def measured_in(records: Sequence[Record]) -> dict[str, set[Environment]]:
+    """The environments that have each measure."""
+    found: dict[str, set[Environment]] = defaultdict(set)
+    for record in records:
+        for name in record.metrics:
+            found[name].add(levels(record.task_type)[:-1])
+    return found
+
+
+def having(records: Sequence[Record], environments: Collection[Environment]) -> list[Record]:
+    """The records of environments that have a measure: elsewhere its absence is no 0."""
     return [record for record in records if levels(record.task_type)[:-1] in environments]
 
 
-def _part(records: Sequence[Record], of: Sequence[Record]) -> dict[str, Any]:
-    """The figures of some episodes ``of`` an evaluation."""
+def _part(records: Sequence[Record], measured: Mapping[str, Collection[Environment]]) -> dict[str, Any]:
+    """The figures of some episodes of an evaluation.
+
+    Args:
+        measured: the environments that have each measure.
+    """
     tasks = [record.task_id for record in records]
     success = rate([record.won for record in records], tasks)
     steps = sum(record.steps for record in records)
     metrics = {}
-    for name in sorted({name for record in of for name in record.metrics}):
-        if concerned := having(name, records, of):
+    for name in sorted(measured):
+        if concerned := having(records, measured[name]):
             values = [record.metrics.get(name, 0.0) for record in concerned]
             metrics[name] = _metric(values, [record.task_id for record in concerned])
     return {

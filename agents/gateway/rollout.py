@@ -27,6 +27,7 @@ from roleagent.agents.rendering import PlainRenderer
 from roleagent.agents.rollout import Rollout
 from roleagent.config.settings import AgentConfig
 from roleagent.options import ConfigError, shown
+from roleagent.slow_notice import waiting
 from roleagent.timer import Timer
 from roleagent.types import Completion, Group, Request, Turn
 
@@ -145,7 +146,7 @@ def check_start(agent: AgentConfig) -> None:
     Raises:
         ConfigError: it cannot be started, or ends or takes too long without a request.
     """
-    with Gateway() as gateway:
+    with waiting("the agent program to ask for something"), Gateway() as gateway:
         try:
             program = Program(shlex.split(agent.command), gateway, agent.timeout)
         except OSError as error:
@@ -200,13 +201,13 @@ class _ProgramPlayer:
         asked = []
         for call in calls:
             try:
-                if call.kind == "chat/completions" and not call.is_awaited():
-                    self._program.reply(call, *GONE)
-                elif call.kind == "chat/completions":
+                if call.kind != "chat/completions":
+                    self._program.reply(call, 200, await self._act(call))
+                elif call.is_awaited():
                     request = read_request(call.body)
                     asked.append((call, request, *self._prompt(request)))
                 else:
-                    self._program.reply(call, 200, await self._act(call))
+                    self._program.reply(call, *GONE)
             except BadRequest as error:
                 self._program.reply(call, error.status, error_of(str(error), error.code))
             except _MALFORMED as error:

@@ -69,7 +69,7 @@ class RunFolder:
             known = read_config(path)
             others = differing(to_dict(known), to_dict(config))
             # A teacher behind a server may have another address.
-            moved = all(one.distill.teacher.startswith("http") for one in (known, config)) and "distill.teacher"
+            moved = known.distill.served and config.distill.served and "distill.teacher"
             if changed := [name for name in others if not is_free(name) and name != moved]:
                 raise ConfigError(
                     f"{path} was started with another configuration: {', '.join(changed)}; --resume {path} alone "

@@ -224,8 +224,7 @@ def check_run(split: EnvSplit, resume: bool) -> None:
         with waiting("the database of curriculum.library to answer"):
             FailureLibrary(config.curriculum.library).close()
     if config.agent.command:
-        with waiting("the agent program to ask for something"):
-            check_start(config.agent)
+        check_start(config.agent)
 
 
 def check_machine(config: Config, resume: bool) -> None:

@@ -329,25 +329,31 @@ def test_a_program_that_only_asks_the_gateway_does_not_hold_up_the_others(progra
     assert [one.stop_reason for group in groups for one in group.trajectories] == ["won"] * 2
 
 
-def test_a_reply_that_its_client_gave_up_on_is_not_trained(program):
+def test_a_reply_that_its_client_gave_up_on_is_not_trained(program, tmp_path):
     """Clients ask again after a while; only the program knows which reply it has read."""
-    options = program("""
+    begun, closed = tmp_path / "begun", tmp_path / "closed"
+    options = program(f"""
         from http.client import HTTPConnection
         from urllib.parse import urlsplit
 
         connection = HTTPConnection(urlsplit(URL).netloc)
-        connection.request("POST", f"/{KEY}/v1/chat/completions", json.dumps({"messages": [first]}))
-        time.sleep(0.2)
+        connection.request("POST", f"/{{KEY}}/v1/chat/completions", json.dumps({{"messages": [first]}}))
+        while not os.path.exists({str(begun)!r}):
+            time.sleep(0.01)
         connection.close()
+        open({str(closed)!r}, "w").close()
         answer = chat([first])["message"]
         chat([first, answer, user("go on")])
-        ask("reward", {"reward": 1})
+        ask("reward", {{"reward": 1}})
     """)
     asked = []
 
     def slowly(prompt, slot):
         asked.append(prompt)
-        time.sleep(1.0 if len(asked) == 1 else 0.0)
+        begun.touch()
+        until = time.monotonic() + 60
+        while not closed.exists() and time.monotonic() < until:
+            time.sleep(0.01)
         return "look"
 
     _, group = played(Script(slowly), options, copies=1)

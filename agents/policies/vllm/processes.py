@@ -233,9 +233,9 @@ class ProcessPool(Pool[EngineProcess]):
         try:
             for bucket in buckets(weights):
                 content = pack(weight.detach() for _, weight in bucket)  # it must live until the answers have come
-                for member in (one for one in there if not one.lost):  # each by a handle of its own, which one may read
-                    sent = describe(bucket), _lend(content)
-                    self._each([member], lambda one, sent=sent: one.post("bucket", *sent))
+                header = describe(bucket)
+                # Each by a handle of its own, which one may read.
+                self._each(there, lambda one, sent=content, header=header: one.post("bucket", header, _lend(sent)))
                 self._each(there, EngineProcess.reply)
             end = "end"
         finally:

@@ -366,6 +366,11 @@ class DistillConfig:
         check_name("distill.hint", self.hint, "plan", "lesson")
         return self
 
+    @property
+    def served(self) -> bool:
+        """Whether the teacher is behind a server."""
+        return self.teacher.startswith(("http://", "https://"))
+
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class CriticConfig:

@@ -511,7 +511,11 @@ def concerned(records: Sequence[Record], measure: str) -> list[Record]:
     kind = type_of(measure)
     if kind is not None:
         return [record for record in records if is_of(kind, record.task_id, record.task_type)]
-    return [*records] if measure == SUCCESS else statistics.having(measure, records, records)
+    return (
+        [*records]
+        if measure == SUCCESS
+        else statistics.having(records, statistics.measured_in(records).get(measure, ()))
+    )
 
 
 def detectable(gaps: Sequence[float]) -> float | None:
