@@ -204,18 +204,26 @@ def as_overrides(options: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
     >>> list(as_overrides({"method": "gigpo", "train": {"iterations": 5}, "env": {"kwargs": {}}}))
     ['method="gigpo"', 'train.iterations=5', 'env.kwargs={}']
+    >>> import numpy
+    >>> list(as_overrides({"seed": numpy.int64(3), "optim": {"lr": numpy.float32(0.5)}, "run_dir": Path("runs/a")}))
+    ['seed=3', 'optim.lr=0.5', 'run_dir="runs/a"']
     """
     for name, value in options.items():
         if isinstance(value, Mapping) and value:
             yield from as_overrides(value, f"{prefix}{name}.")
         else:
             try:
-                text = json.dumps(str(value) if isinstance(value, Path) else value)
-            except TypeError:
+                text = json.dumps(value, default=_plain)
+            except (AttributeError, TypeError):
                 raise ConfigError(
                     f"{prefix}{name} must be a number, a text, a list or a mapping, not {value!r}"
                 ) from None
             yield f"{prefix}{name}={text}"
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has for a path, or what NumPy or PyTorch made."""
+    return str(value) if isinstance(value, Path) else value.tolist()
 
 
 def _check(name: str, value: Any, kind: Callable[[str], Any]) -> None:
