@@ -230,12 +230,11 @@ def endpoint_simulator(config: Config, grammar: TaskGrammar) -> EndpointSimulato
     return EndpointSimulator(endpoint, grammar, answer_tokens=server.answer_tokens, prices=_prices(server))
 
 
-def open_simulator(config: Config, grammar: TaskGrammar, tasks: int, rng: Generator) -> Simulator:
+def open_simulator(config: Config, grammar: TaskGrammar, rng: Generator) -> Simulator:
     """The configured task simulator that is no model of the run: a table, the base distribution, a fixed list, a model
     behind a server, or ``module:Class``, called with the grammar and the generator.
 
     Args:
-        tasks: of the training split.
         rng: draws what the simulator begins with.
 
     Raises:
@@ -248,7 +247,7 @@ def open_simulator(config: Config, grammar: TaskGrammar, tasks: int, rng: Genera
         return BaseSimulator(grammar)
     if options.kind == "static":
         author = endpoint_simulator(config, grammar) if config.endpoint.url else None
-        return StaticSimulator(grammar, math.ceil(options.augmentation * tasks), rng, author)
+        return StaticSimulator(grammar, options.tasks, rng, author)
     if ":" in options.kind:
         return simulator_class(options.kind)(grammar, rng)
     return endpoint_simulator(config, grammar)

@@ -129,7 +129,7 @@ class GeneratedSampler:
             places = rng.choice(len(recent), number, replace=number > len(recent))
             seeds = [recent[int(place)] for place in places]
             situations = [
-                replace(plain, seed_task=self.grammar.spec(one.task_id), seed_success=(one.successes, one.attempts))
+                replace(plain, seed_task=self.grammar.spec(one.task_id), seed_success=one.own)
                 for one in seeds
             ]
         return situations, [(count + place) // number for place in range(number)]
@@ -244,8 +244,9 @@ class GeneratedSampler:
                 *(task.situation, task.spec.values, task.task_id, won, attempts, self.iteration),
                 self.alignment.reward(won, attempts),
                 self.alignment.weight(won, attempts),
+                own=played_alone,
             )
-            for task, (won, attempts) in zip(written, credited, strict=True)
+            for task, (won, attempts), played_alone in zip(written, credited, own, strict=True)
         ]
 
     def _update(self) -> dict[str, float]:

@@ -123,15 +123,14 @@ class TaskWriter:
     def _propose(self, situations: Sequence[Situation], wanted: Sequence[int], rng: Generator) -> dict[int, list[Any]]:
         """A line for every wanted task, by the number of its situation; None where the simulator wrote fewer."""
         counts = Counter(wanted)
-        if not counts:
-            return {}
-        most = max(counts.values())
-        answers = self.simulator.propose([situations[number] for number in counts], most, rng)
         found = {}
-        for place, (number, count) in enumerate(counts.items()):
-            lines = answers[place] if isinstance(answers, Sequence) and place < len(answers) else ()
-            lines = list(lines)[:count] if isinstance(lines, list | tuple) else []
-            found[number] = lines + [None] * (count - len(lines))
+        for count in sorted(set(counts.values())):  # what nobody asked for would be lost of a list, and costs a model
+            numbers = [number for number, own in counts.items() if own == count]
+            answers = self.simulator.propose([situations[number] for number in numbers], count, rng)
+            for place, number in enumerate(numbers):
+                lines = answers[place] if isinstance(answers, Sequence) and place < len(answers) else ()
+                lines = list(lines)[:count] if isinstance(lines, list | tuple) else []
+                found[number] = lines + [None] * (count - len(lines))
         return found
 
     def _vary(self, situation: Situation, rng: Generator) -> TaskSpec | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from roleagent.agents.builders import EnvSplit, endpoint_simulator, open_simulator, simulator_class
 from roleagent.agents.rollout import RolloutStats
 from roleagent.config import Config, ConfigError
+from roleagent.config.curriculum import NEVER_TRAINED
 from roleagent.config.settings import EnvMemberConfig
 from roleagent.curricula.alignment import Alignment
 from roleagent.curricula.generated_sampler import GeneratedSampler
@@ -33,7 +34,6 @@ _COUNTED = (
     *("genenv_records_in_band", *(f"genenv_refused_{reason}" for reason in REFUSALS)),
 )
 _SMALL_KL = 1e-4  # nats
-_NEVER_TRAINED = ("base", "static", "endpoint")  # kinds of simulator
 
 
 class GenEnv(Method):
@@ -106,10 +106,10 @@ class GenEnv(Method):
         options, env = run.config.simulator, split.config.env
         name = env.name if isinstance(env, EnvMemberConfig) else ""
         stream = partial(run.stream, *filter(None, [name]))
-        never_learns = options.kind in _NEVER_TRAINED  # varying the tasks in the band would be a way to learn
+        never_learns = options.kind in NEVER_TRAINED  # varying the tasks in the band would be a way to learn
         grammar = grammar_of(split.base, plan_share=options.plan_share)
         if self.simulator is None:
-            simulator = open_simulator(run.config, grammar, len(split.task_split), stream("task writer"))
+            simulator = open_simulator(run.config, grammar, stream("task writer"))
         else:
             simulator = self.simulator.simulator
         self.writers[name] = GeneratedSampler(
@@ -182,7 +182,7 @@ class GenEnv(Method):
         expected = {"genenv_pool": "genenv is on, but the pool of written tasks is empty"}
         if options.shares[1]:
             expected["genenv_replayed"] = "simulator.shares replays tasks, but no written task was ever played again"
-        if options.kind in _NEVER_TRAINED:
+        if options.kind in NEVER_TRAINED:
             return expected
         expected["genenv_records_in_band"] = (
             "genenv is on, but no written task was ever in the band: nothing was learned"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from roleagent.agents.prompt_templates import read_templates
 from roleagent.agents.rendering import style_of
 from roleagent.config import Config, ConfigError
+from roleagent.config.curriculum import NEVER_TRAINED
 from roleagent.learners.method import loss_of, method_of
 from roleagent.similarity import similarity_of
 
@@ -35,6 +36,7 @@ def check_learning(config: Config) -> None:
             f"{config.prompt.style} writes a new prompt for each: set prompt.style=transcript"
         )
     _check_predictions(config)
+    _check_control(config)
     if config.agent.command and not method.reinforces:
         raise ConfigError(f"agent.command works with reinforcement, not with method={config.method}")
     if config.rollout.turns and config.agent.command:
@@ -62,6 +64,21 @@ def _check_ahead(config: Config) -> None:
         raise ConfigError(
             "rollout.ahead=1 learns from older weights, and nothing corrects for them: set loss.importance_cap, e.g. "
             "to 2, or loss.old_logprobs=sampler"
+        )
+
+
+def _check_control(config: Config) -> None:
+    """Refuses a ``train.shuffle`` that has nothing to shuffle: such a control is the run that it controls."""
+    what, weights = config.train.shuffle, config.estimator.rewards
+    if what == "process" and not any(weights.get(name) for name in ("tool", "process")):
+        raise ConfigError(
+            "train.shuffle=process shuffles the rewards tool and process, to which estimator.rewards gives no weight: "
+            "set one, or train.shuffle=advantages"
+        )
+    if what == "success_rates" and not (config.genenv and config.simulator.kind not in NEVER_TRAINED):
+        raise ConfigError(
+            "train.shuffle=success_rates is a control of a simulator that learns: set genenv=on and simulator.kind to "
+            "model or table"
         )
 
 

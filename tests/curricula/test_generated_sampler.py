@@ -14,8 +14,10 @@ from roleagent.curricula import CurriculumSampler, FailureLibrary, RuleAnalyst, 
 from roleagent.curricula.alignment import Alignment
 from roleagent.curricula.generated_sampler import GeneratedSampler
 from roleagent.curricula.simulators import BaseSimulator, StaticSimulator, TableSimulator
+from roleagent.curricula.task_writer import TaskWriter
 from roleagent.envs.wrappers import FailureCurriculum
 from roleagent.tasks.grammar import Validation, grammar_of
+from roleagent.tasks.simulator import Situation
 from roleagent.types import Group, Task, Trajectory, Turn
 
 ENV = gymnasium.make(TOY, generated_tasks=True)
@@ -187,6 +189,8 @@ def test_credit_by_situation_lets_a_trivial_and_a_hopeless_task_look_right():
             sampler.observe([])
         sampler.observe([group(task_id, 8 if task_id.startswith("bring") else 0) for task_id in batch])
         assert len(simulator.trained) == trained
+        [situation], _ = sampler._situations(1, np.random.default_rng(0))
+        assert situation.seed_success in ((8, 8), (0, 8))  # what is said of the task is of the task alone
 
 
 LINE = "kind=heat item=egg place=counter containers=4 closed=2"
@@ -271,7 +275,7 @@ def test_the_same_field_values_are_accepted_once_in_some_iterations():
 
 
 def test_a_simulator_that_repeats_itself_is_seen_in_its_proposals():
-    sampler = generated(simulator=Lines(LINE, LINE.replace("egg", "fish")), fresh=1.0, replay=0.0)
+    sampler = generated(simulator=Lines(LINE, LINE.replace("egg", "fish")), fresh=1.0, replay=0.0, variation_share=0.0)
     play(sampler, lambda task_id: 0, size=8)
     found = sampler.metrics()
     assert found["genenv_accepted"] == 2  # the accepted tasks always differ
@@ -310,6 +314,14 @@ def test_the_static_list_is_drawn_once_and_its_tasks_stay_the_same():
     sampler = generated(simulator=simulator, fresh=1.0, replay=0.0, novelty=0, variation_share=0.0)
     batches = [sorted(task_id for task_id in play(sampler, lambda task_id: 4) if is_written(task_id)) for _ in range(2)]
     assert batches[0] and batches[1] == batches[0]
+
+
+def test_nothing_of_a_static_list_is_passed_over():
+    simulator = StaticSimulator(GRAMMAR, 40, np.random.default_rng(2))
+    writer = TaskWriter(GRAMMAR, simulator, novelty=0, variation_share=0.0)
+    told = Situation({})
+    writer.write([told, told, told], [4, 1, 2], [False] * 3, 1, np.random.default_rng(3))
+    assert simulator.position == writer.counters["proposed"]
 
 
 def test_the_base_simulator_writes_as_the_split_is():

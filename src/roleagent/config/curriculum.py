@@ -26,6 +26,9 @@ from roleagent.config.settings import (
 )
 from roleagent.validation import OFF_IS_NONE, Integer, Number
 
+NEVER_TRAINED = ("base", "static", "endpoint")
+"""Kinds of simulator that learn nothing."""
+
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class EndpointConfig:
@@ -101,7 +104,7 @@ class SimulatorConfig:
     shares: tuple[Share, Share] = (0.5, 0.25)  # of a batch: new tasks, and ones that were accepted before and not
     # always solved; the rest is base tasks
     variations: Length = 4  # tasks that are written for one situation
-    augmentation: Positive = 5.0  # of kind static: tasks of its list, times those of the training split
+    tasks: Length = 256  # of kind static: of its list, which is played again and again
     plan_share: ShareAbove0 = 0.5  # of the environment's max_steps that a task's plan may have; some grammars ignore it
     lr: Rate = 3e-4  # of kind model; about 5e-7 for a pretrained one
     probe: Count = 0  # tasks of the initial and of the present simulator that are played every train.evaluate_every

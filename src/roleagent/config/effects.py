@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 
 from roleagent.config import Config, method_class
+from roleagent.config.curriculum import NEVER_TRAINED
 
 _SIZES = "policy.hidden_size policy.layers policy.heads policy.kv_heads policy.mlp_size policy.vocabulary"
 _PREDICTIONS = (
@@ -45,6 +46,11 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
         "prompt.style prompt.history prompt.templates",
         lambda c: not c.agent.command or c.warmstart.episodes > 0,
         "the program of agent.command writes its own prompts",
+    ),
+    (
+        "loss.action_mask estimator.action_mask",
+        lambda c: c.prompt.style != "window" or c.wia or bool(c.agent.command),
+        "prompt.style=window has none of the world's text behind a reply",
     ),
     ("vllm.*", lambda c: c.rollout.backend == "vllm", "rollout.backend is not vllm"),
     ("distill.*", lambda c: bool(c.distill.teacher), "distill.teacher names no teacher"),
@@ -102,7 +108,13 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
         "neither curriculum.analyst nor simulator.kind is endpoint, and simulator.kind is not static",
     ),
     ("simulator.*", lambda c: c.genenv, "genenv=off writes no tasks"),
-    ("simulator.augmentation", lambda c: c.simulator.kind == "static", "it belongs to simulator.kind=static"),
+    ("simulator.lr simulator.weights", lambda c: c.simulator.kind == "model", "it belongs to simulator.kind=model"),
+    (
+        "simulator.rwr_lambda simulator.credit",
+        lambda c: c.simulator.kind not in NEVER_TRAINED,
+        "simulator.kind=base, static and endpoint learn nothing",
+    ),
+    ("simulator.tasks", lambda c: c.simulator.kind == "static", "it belongs to simulator.kind=static"),
     ("train.tokens", lambda c: method_class(c.method).imitates, "it belongs to method=sft and agent_r"),
     (_OF_RL, lambda c: _reinforces(c), "the method is no reinforcement"),
     (

@@ -43,6 +43,7 @@ class SimulatorRecord:
         weight: of the record in the regression; 0 outside the band.
         proposals: how many proposals of this task type were made lately for each that passed the checks, ≥ 1. What is
             refused never becomes a record, so a simulator that ignores this number also learns what is easily accepted.
+        own: k and n of the task alone, which later situations report of it.
     """
 
     situation: Situation
@@ -54,6 +55,7 @@ class SimulatorRecord:
     reward: float
     weight: float
     proposals: float = 1.0
+    own: tuple[int, int] = (0, 1)
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> SimulatorRecord:
@@ -66,7 +68,8 @@ class SimulatorRecord:
             (read["seed_success"][0], read["seed_success"][1]),
             read["target"],
         )
-        return cls(**{**state, "situation": situation, "values": tuple(state["values"])})
+        own = (state["own"][0], state["own"][1])
+        return cls(**{**state, "situation": situation, "values": tuple(state["values"]), "own": own})
 
 
 @runtime_checkable
