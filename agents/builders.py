@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence

@@ -113,16 +113,19 @@ class _Unexplained:
 
 
 class PlainRenderer(_Unexplained):
-    """Plain lines, for models without a chat template."""
+    """Plain lines, for models without a chat template. A prompt begins with the token that the tokenizer begins every
+    text with, if it has one."""
 
     def __init__(self, policy: Policy):
         self._encode, self.literal, self.read = policy.encode, policy.literal, policy.decode
+        bos = getattr(policy.tokenizer, "bos_token_id", None)
+        self._begin = [bos] if bos is not None and policy.tokenizer.encode("")[:1] == [bos] else []
 
     def write(self, text: str) -> list[int]:
         return self._encode(text, INSIDE)
 
     def first_message(self, text: str, tools: Sequence[ToolSchema] = ()) -> list[int]:
-        return self._encode(f"{text}\n")
+        return [*self._begin, *self._encode(f"{text}\n")]
 
     def next_message(self, text: str, reply: Sequence[int]) -> list[int]:
         # The prediction request is one special token; an observation has its own line.
@@ -138,14 +141,15 @@ class PlainRenderer(_Unexplained):
         said = [message if own(message) else map_texts(self.literal, message) for message in messages]
         if tools:
             said = with_tools(said, map_texts(self.literal, tools))
-        return self._encode("".join(f"{message['content']}\n" for message in calls_in_words(said)))
+        lines = "".join(f"{message['content']}\n" for message in calls_in_words(said))
+        return [*self._begin, *self._encode(lines)]
 
     def continuation(self, messages: Sequence[Message], reply: Sequence[int], names: Sequence[str] = ()) -> list[int]:
         """As that of :class:`~roleagent.agents.chat_renderer.ChatRenderer`."""
         return self.next_message("\n".join(self.literal(message["content"]) for message in messages), reply)
 
     def analyst_prompt(self, text: str, kind: PromptKind) -> list[int]:
-        return self._encode(f"{self.literal(text)}\n{ANSWER_TOKENS.get(kind, SIMULATE)}")
+        return [*self._begin, *self._encode(f"{self.literal(text)}\n{ANSWER_TOKENS.get(kind, SIMULATE)}")]
 
 
 class TextRecorder(_Unexplained):

@@ -164,7 +164,7 @@ class CurriculumSampler(UniformSampler):
     def choices(self) -> dict[str, tuple[str, str]]:
         """Of the tasks drawn from the retrieved part since the last :meth:`observe`, the mode of the failure that led
         to each and the analyst's reason. Where several did, the newest is named."""
-        led = self.library.led_to(dict.fromkeys(self._sought.values()))
+        led = self.library.led_to(self.task_split.env_id, dict.fromkeys(self._sought.values()))
         return {
             task_id: (led[origin].mode, led[origin].reason if task_id == origin else _OVERLOOKED)
             for task_id, origin in self._sought.items()

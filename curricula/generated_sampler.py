@@ -129,8 +129,7 @@ class GeneratedSampler:
             places = rng.choice(len(recent), number, replace=number > len(recent))
             seeds = [recent[int(place)] for place in places]
             situations = [
-                replace(plain, seed_task=self.grammar.spec(one.task_id), seed_success=one.own)
-                for one in seeds
+                replace(plain, seed_task=self.grammar.spec(one.task_id), seed_success=one.own) for one in seeds
             ]
         return situations, [(count + place) // number for place in range(number)]
 

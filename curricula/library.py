@@ -281,12 +281,17 @@ class FailureLibrary:
                 Retrieval(*row) for row in session.execute(sa.select(*columns).where(*equal).order_by(RetrievalRow.id))
             ]
 
-    def led_to(self, task_ids: Iterable[str]) -> dict[str, Retrieval]:
-        """The newest retrieval of each task by this run; tasks that were never retrieved are left out."""
+    def led_to(self, env_id: str, task_ids: Iterable[str]) -> dict[str, Retrieval]:
+        """The newest retrieval of each task of an environment by this run; tasks that were never retrieved are left
+        out."""
         named = {clean(task_id): task_id for task_id in task_ids}
         if not named:
             return {}
-        own = RetrievalRow.run == self.run, RetrievalRow.chosen_task_id.in_(named)
+        own = (
+            RetrievalRow.run == self.run,
+            RetrievalRow.env_id == env_id,
+            RetrievalRow.chosen_task_id.in_(named),
+        )
         newest = sa.select(sa.func.max(RetrievalRow.id)).where(*own).group_by(RetrievalRow.chosen_task_id)
         columns = [getattr(RetrievalRow, name) for name in Retrieval.__dataclass_fields__]
         with self.database.read() as session:

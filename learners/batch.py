@@ -59,8 +59,8 @@ Column = list[np.ndarray]
 
 
 def trained_tokens(segments: Sequence[Segment]) -> int:
-    """The number of action tokens that are imitated."""
-    return sum(int(((one.token_kind == ACTION) & (one.advantages > 0)).sum()) for one in segments)
+    """The number of action tokens that are imitated with full weight: an analysis beside demonstrations has less."""
+    return sum(int(((one.token_kind == ACTION) & (one.advantages == 1)).sum()) for one in segments)
 
 
 @dataclass(frozen=True)

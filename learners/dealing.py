@@ -149,6 +149,9 @@ class SharedPolicy:
         return dealt_back(self._ranks.gather(own))
 
 
+_DRAWS = 3  # of a replacement that is a task of the iteration
+
+
 class RankSampler:
     """A task sampler for all ranks: the sampler itself is on the first one.
 
@@ -165,15 +168,23 @@ class RankSampler:
     def __init__(self, run: Run, sampler: Sampler | None, policy: SharedPolicy):
         self._run, self.sampler, self._policy = run, sampler, policy
         self.ahead: list[str] = []
+        self._given: set[str] = set()  # tasks of the iteration
         self._again = list((run.progress.sampler or {}).get("ahead", ()))
 
     def sample(self, count: int) -> list[str]:
         """``count`` task ids, the same on every rank."""
-        return self._run.ranks.once(lambda: self._sample(count))
+        tasks = self._run.ranks.once(lambda: self._sample(count))
+        self._given = {*tasks}
+        return tasks
 
     def replace(self, environments: Sequence[str]) -> list[str]:
-        """A task id for each of these environments of a run, the same on every rank; see :func:`environment_of`."""
-        return self._run.ranks.once(lambda: self._sample(len(environments), environments))
+        """A task id for each of these environments of a run, the same on every rank; see :func:`environment_of`.
+
+        Tasks that the iteration has had are drawn again, a few times at most.
+        """
+        tasks = self._run.ranks.once(lambda: self._others(environments))
+        self._given.update(tasks)
+        return tasks
 
     def observe(self, scored: Sequence[ScoredGroup]) -> Analysis:
         """Analyzes the failures and updates the curriculum, on the first rank; the others answer what it asks."""
@@ -202,6 +213,17 @@ class RankSampler:
                     known = [one for number, one in zip(failed, reflections, strict=True) if number in places]
                     sampler.observe(own, known)
         self._run.progress.sampler = self.sampler.state_dict()
+
+    def _others(self, environments: Sequence[str]) -> list[str]:
+        found = self._sample(len(environments), environments)
+        for _ in range(_DRAWS):
+            places = [place for place, task in enumerate(found) if task in self._given or task in found[:place]]
+            if not places:
+                break
+            drawn = self._sample(len(places), [environments[place] for place in places])
+            for place, task in zip(places, drawn, strict=True):
+                found[place] = task
+        return found
 
     def _sample(self, count: int, environments: Sequence[str] = ()) -> list[str]:
         assert self.sampler is not None  # on the first rank

@@ -170,9 +170,7 @@ def _sampler_of(
     options, task_type = run.config.curriculum, split.task_type
     stream = partial(run.stream, *filter(None, [name]))
     if run.config.aiw and options.analyst == "types":
-        sampler: Sampler = TypeSampler(
-            split.task_split, stream("sampler"), options.epsilon, task_type or (lambda task_id: "")
-        )
+        sampler: Sampler = TypeSampler(split.task_split, stream("sampler"), options.epsilon, task_type)
     elif library is not None:
         sampler = CurriculumSampler(
             split.task_split,
@@ -279,13 +277,14 @@ def dynamic_sampling(
 ) -> tuple[list[Group], list[Group]]:
     """Replaces zero-variance groups by groups of new tasks, ``rollout.dynamic_sampling_rounds`` times at most.
 
-    A replacement is of the group's environment, and goes to the rank that had the group.
+    A replacement is of the group's environment, and goes to the rank that had the group. A method that compares no
+    episodes learns from every group, and replaces none.
 
     Returns:
         the groups to train on, and the replaced ones.
     """
     kept, replaced = list(groups), []
-    for _ in range(run.config.rollout.dynamic_sampling_rounds):
+    for _ in range(run.config.rollout.dynamic_sampling_rounds if run.method.compares_outcomes else 0):
         zero_variance = [number for number, group in enumerate(kept) if has_zero_variance(group)]
         wanted = run.ranks.everywhere([environment_of(run, kept[number]) for number in zero_variance])
         if not any(wanted):

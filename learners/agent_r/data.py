@@ -485,3 +485,8 @@ def check_revision(config: Config) -> None:
         load_class(options.judge, "judge")
     if options.judge == "step" and not config.policy.path:
         raise ConfigError(NO_INSTRUCTIONS)
+    if config.options.search.expert_prefix and config.prompt.think == "required":
+        raise ConfigError(
+            "prompt.think=required refuses replies without a thought, and an expert's have none: set "
+            "options.search.expert_prefix=0, or prompt.think=optional"
+        )

@@ -66,7 +66,7 @@ def make_updates(
     for number, batch in zip(range(1, updates + 1), order, strict=False):
         if began + number <= run.progress.step:
             continue
-        learner.share = number / updates
+        learner.share = (number - 1) / updates
         metrics = step(batch)
         run.progress.step = began + number
         if number % 10 == 0 or number == updates:
@@ -239,15 +239,13 @@ def learn_preferences(run: Run, policy: HFPolicy, examples: Sequence[Example]) -
         run.save(learner)
     if not examples:
         return learner
-    updates = max(1, round(len(examples) * PAIR_EPOCHS / BATCH_PAIRS))
+    each = max(1, round(len(examples) / BATCH_PAIRS))  # updates of a pass
+    updates = PAIR_EPOCHS * each
     run.display.stage(f"prefer {iteration}", began + updates, run.progress.step)
     order = (
         part
         for number in count()
-        for part in np.array_split(
-            run.stream("preference batches", iteration, number).permutation(len(examples)),
-            max(1, round(len(examples) / BATCH_PAIRS)),
-        )
+        for part in np.array_split(run.stream("preference batches", iteration, number).permutation(len(examples)), each)
     )
 
     def step(batch: np.ndarray) -> dict[str, float]:

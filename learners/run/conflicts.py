@@ -35,6 +35,11 @@ def check_learning(config: Config) -> None:
             f"method={config.method} trains on what stands between two replies of a prompt, and prompt.style="
             f"{config.prompt.style} writes a new prompt for each: set prompt.style=transcript"
         )
+    if config.prompt.think == "required" and config.warmstart.episodes:
+        raise ConfigError(
+            "prompt.think=required refuses replies without a thought, and demonstrations have none: set "
+            "warmstart.episodes=0, or prompt.think=optional"
+        )
     _check_predictions(config)
     _check_control(config)
     if config.agent.command and not method.reinforces:

@@ -215,6 +215,12 @@ def check_run(split: EnvSplit, resume: bool) -> None:
         raise ConfigError(
             "curriculum.analyst=frozen keeps the choices of a checkpoint: it is an arm of `roleagent fork`"
         )
+    for part in split.environments.values() if config.aiw and config.curriculum.analyst == "types" else ():
+        if part.task_type is None:
+            raise ConfigError(
+                f"curriculum.analyst=types draws over the types of tasks, and {part.config.environment} has no "
+                "task_type(task_id): choose another analyst"
+            )
     if config.aiw and ":" in config.curriculum.analyst:
         analyst_class(config.curriculum.analyst)
     if config.aiw and config.curriculum.analyst == "endpoint":

@@ -27,7 +27,7 @@ import gymnasium
 import numpy as np
 
 from roleagent.agents.builders import EnvSplit
-from roleagent.agents.episode import Ask, Episode, Scheduler, play_episode
+from roleagent.agents.episode import Ask, Episode, EpisodeFailed, Scheduler, play_episode
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.policies.protocol import Policy, Weights
 from roleagent.agents.rendering import Conversation, TextRecorder
@@ -436,12 +436,18 @@ def take_turns(
         progress: called after every batch with (played, all) episodes.
 
     Returns:
-        the episodes, won or not. Steps with the expert's command are marked as imitated.
+        the episodes, won or not, without those that their environment broke. Steps with the expert's command are marked
+        as imitated.
+
+    Raises:
+        ConfigError: all were broken; with the first reason.
     """
     several = split.without_predictions().rollout(policy)
     limit, batch = several.config.action_tokens, split.config.rollout.eval_batch
 
-    async def play(episode: Episode) -> Demonstration:
+    broken: list[str] = []
+
+    async def play(episode: Episode) -> Demonstration | None:
         rollout, conversation = several.of(episode.task_id), None
         said: tuple[Any, ...] = ()  # tokens so far, the last ones, and their command
         imitated: list[bool] = []
@@ -463,12 +469,16 @@ def take_turns(
             command = expected = expert.act()
             if rng.random() < POLICY_SHARE:
                 command = rollout.reader.read(rollout.renderer.read(reply.token_ids)).command or expected
-            ids = tuple(rollout.renderer.write(rollout.reader.write(command, policy.literal)))
+            ids = rollout.text_reply(rollout.reader.write(command, policy.literal), rollout.action_stops).token_ids
             said = (*prompt, *ids), ids, command
             imitated.append(command == expected)
             return command
 
-        await play_episode(episode, decide)
+        try:
+            await play_episode(episode, decide)
+        except EpisodeFailed as error:
+            broken.append(str(error))
+            return None
         assert episode.record is not None
         record = episode.record
         steps = [
@@ -482,14 +492,16 @@ def take_turns(
         for start in range(0, len(task_ids), batch):
             part = task_ids[start : start + batch]
 
-            def begin(index: int, slot: int, part: Sequence[str] = part) -> Coroutine[Any, Any, Demonstration]:
+            def begin(index: int, slot: int, part: Sequence[str] = part) -> Coroutine[Any, Any, Demonstration | None]:
                 return play(Episode(pool, slot, part[index], split.of(part[index]).task_split.env_id))
 
             found = dict(Scheduler(several.backend(temperature), pool.step_many, begin, len(part)).run())
-            played += [found[index] for index in range(len(part))]
+            played += [one for index in range(len(part)) if (one := found[index]) is not None]
             policy.clear_cache()
             if progress is not None:
-                progress(len(played), len(task_ids))
+                progress(start + len(part), len(task_ids))
+    if task_ids and not played:
+        raise ConfigError(f"all {len(task_ids)} episodes of a round of the warm start failed: {broken[0]}")
     return played
 
 
@@ -525,7 +537,8 @@ class Corrections:
         actor.sync(learner, version)
         rng = run.own_stream("dagger", number)
         actor.reseed(int(rng.integers(2**62)))
-        own = run.ranks.share(run.ranks.once(lambda: self._draw(run.stream("dagger tasks", number))))
+        drawn = run.ranks.once(lambda: self._draw(run.stream("dagger tasks", number)))
+        own = run.ranks.share(drawn)
         temperature = split.config.rollout.temperature
         played = run.ranks.collect(take_turns(split, actor, own, temperature, rng, partial(run.inner, "episodes")))
         actor.offload()
@@ -538,6 +551,8 @@ class Corrections:
                 f"round {number}: policy and expert took turns in {len(played)} episodes; "
                 f"{deviating:.0%} of the commands were not the expert's, {failed:.0%} failed"
             )
+            if lost := len(drawn) - len(played):
+                run.display.warn(f"round {number}: {lost} of {len(drawn)} episodes failed and are left out")
             run.folder.write_json(
                 run.folder.round_name(number),
                 {

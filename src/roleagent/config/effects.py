@@ -23,6 +23,7 @@ _OF_RL = (
     "rollout.ahead rollout.turns rollout.keep_groups train.iterations train.until train.shuffle "
     "train.information_every"
 )
+_BY_OUTCOME = ("grpo", "rloo", "dapo", "gspo", "reinforce_pp_baseline", "distill")
 
 
 def _reinforces(config: Config) -> bool:
@@ -52,6 +53,23 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
         lambda c: c.prompt.style != "window" or c.wia or bool(c.agent.command),
         "prompt.style=window has none of the world's text behind a reply",
     ),
+    (
+        "rollout.dynamic_sampling_rounds",
+        lambda c: method_class(c.method).compares_outcomes,
+        "the method compares no episodes, and learns from every group",
+    ),
+    ("estimator.gamma", lambda c: c.method not in _BY_OUTCOME, "the method gives every turn the outcome"),
+    (
+        "estimator.norm",
+        lambda c: c.method not in ("rloo", "ppo", "reinforce_pp", "distill"),
+        "the method compares with no mean of a group",
+    ),
+    (
+        "loss.importance_*",
+        lambda c: c.loss.old_logprobs == "learner" or (c.loss.old_logprobs == "auto" and c.rollout.backend != "local"),
+        "ratios start from the sampler's log-probabilities",
+    ),
+    ("loss.importance_mode", lambda c: c.loss.importance_cap > 0, "loss.importance_cap=0 corrects nothing"),
     ("vllm.*", lambda c: c.rollout.backend == "vllm", "rollout.backend is not vllm"),
     ("distill.*", lambda c: bool(c.distill.teacher), "distill.teacher names no teacher"),
     ("distill.hint", lambda c: c.distill.teacher == "self", "it belongs to distill.teacher=self"),
@@ -115,6 +133,22 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
         "simulator.kind=base, static and endpoint learn nothing",
     ),
     ("simulator.tasks", lambda c: c.simulator.kind == "static", "it belongs to simulator.kind=static"),
+    (
+        "options.revision.judge options.revision.splice options.revision.pairs_per_tree",
+        lambda c: c.method != "agent_r" or c.options.revision.share > 0,
+        "options.revision.share=0 has no revisions",
+    ),
+    (
+        "options.revision.eta",
+        lambda c: c.method != "agent_r" or bool(c.options.revision.general),
+        "options.revision.general names no general data",
+    ),
+    (
+        "options.revision.judge options.revision.splice options.revision.share options.revision.eta "
+        "options.revision.epochs options.revision.replay options.revision.general",
+        lambda c: c.method != "eto",
+        "method=eto prefers paths, and imitates none",
+    ),
     ("train.tokens", lambda c: method_class(c.method).imitates, "it belongs to method=sft and agent_r"),
     (_OF_RL, lambda c: _reinforces(c), "the method is no reinforcement"),
     (

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,6 @@ from roleagent.agents.evaluation.statistics import Estimate
 from roleagent.commands import nearest
 from roleagent.config import ConfigError
 from roleagent.config.settings import EnvConfig
-from roleagent.curricula.archive import curves
 from roleagent.curricula.library import FailureLibrary
 from roleagent.experiments.plan import SUCCESS, Branch, Evaluation, Plan
 from roleagent.experiments.runs import begun_at, iterations_of
@@ -561,18 +561,27 @@ def efficiency(arm: ArmRuns, threshold: float) -> dict[str, Any]:
 
 
 def growth(arm: ArmRuns) -> dict[str, dict[Key, list[int]]]:
-    """Entries of the failure libraries, by mode and seed, after each iteration with failures."""
-    found: dict[str, dict[Key, list[int]]] = {}
+    """Entries of the failure libraries, by mode and seed, after each iteration of the runs."""
+    new: dict[Key, dict[str, dict[int, int]]] = {}
     for seed, folder in arm.runs.items():
         path = folder / "failures.db"
         if not path.exists():
             continue
         library = FailureLibrary(path, read_only=True)
         try:
-            for row in curves(library.growth()):
-                found.setdefault(row["mode"], {}).setdefault(seed, []).append(row["entries"])
+            new[seed] = {}
+            for row in library.growth():
+                new[seed].setdefault(row["mode"], {})[row["iteration"]] = row["new_entries"]
         finally:
             library.close()
+    modes = dict.fromkeys(mode for of_seed in new.values() for mode in of_seed)
+    found: dict[str, dict[Key, list[int]]] = {mode: {} for mode in modes}
+    for seed, of_seed in new.items():
+        steps = [row["step"] for row in iterations_of(arm.runs[seed])]
+        last = max([*steps, *(number for entries in of_seed.values() for number in entries)], default=0)
+        for mode in modes:
+            entries = of_seed.get(mode, {})
+            found[mode][seed] = [*accumulate(entries.get(number, 0) for number in range(1, last + 1))]
     return found
 
 

@@ -85,7 +85,7 @@ class FreeTaskGrammar(TaskGrammar):
     A plan may have all of the environment's steps.
 
     Attributes:
-        keys: of a line, with what each means. Those in ``optional`` may be missing.
+        keys: of a line, with what each means: first the one that the agent reads. Those in ``optional`` may be missing.
     """
 
     fields = MappingProxyType({"task": ()})
@@ -124,11 +124,16 @@ class FreeTaskGrammar(TaskGrammar):
         """
 
     def is_listed(self, spec: TaskSpec) -> bool:
-        return spec.values[0] in self._lines
+        """Whether a listed task asks the same, in letters of any case: with other tools or another state it is no new
+        one."""
+        return self._asks(spec) in self._asked
 
     @cached_property
-    def _lines(self) -> frozenset[str]:
-        return frozenset(spec.values[0] for task_id in self._ids if (spec := self._listed(task_id)) is not None)
+    def _asked(self) -> frozenset[str]:
+        return frozenset(self._asks(spec) for task_id in self._ids if (spec := self._listed(task_id)) is not None)
+
+    def _asks(self, spec: TaskSpec) -> str:
+        return " ".join(str(self.row(spec)[next(iter(self.keys))]).lower().split())
 
     def row(self, spec: TaskSpec) -> dict[str, Any]:
         """The task as an object."""
@@ -161,7 +166,8 @@ class FreeTaskGrammar(TaskGrammar):
         return spec.values[0]
 
     def read(self, line: Any) -> tuple[tuple[str, ...], bool]:
-        """Reads a line: one JSON object with the right keys and values. Nothing is repaired."""
+        """Reads a line: one JSON object with the right keys and values. Nothing is repaired, but optional keys without
+        a value and blanks around texts are left out: they would make another line of the same task."""
         if not isinstance(line, str) or len(line) > MAX_LINE:
             raise Refused("syntax")
         try:
@@ -172,6 +178,8 @@ class FreeTaskGrammar(TaskGrammar):
             raise Refused("vocabulary")
         if not self.keys.keys() - self.optional <= row.keys():
             raise Refused("syntax")
+        row = {name: value for name, value in row.items() if value or name not in self.optional}
+        row = {name: value.strip() if isinstance(value, str) else value for name, value in row.items()}
         self.check_row(row)
         if len(canonical(row)) > MAX_LINE:
             raise Refused("syntax")
