@@ -324,13 +324,15 @@ def conclude(
 def rescore(options: argparse.Namespace) -> dict[str, Any]:
     """Judges saved episodes again; returns the result."""
     source, (_, _, function) = options.records, options.judge.partition(":")
+    if not function:
+        raise ConfigError(f"--judge must be module:function, not {options.judge!r}")
     rescoring = Rescoring(source, options.judge)
     path = options.out or source.with_name(f"{source.name.removesuffix('.jsonl')}.{function}.jsonl")
     if path.resolve() == source.resolve():
         raise ConfigError(f"--out names the records that are judged, {source}: name another file")
     title = f"{options.judge} judges {source}, records in {path}"
     with RecordFile.alone(path, rescoring.header) as file, Display(title) as display:
-        sound = {record.attempt for record in file.records if record.sound}
+        sound = {record.attempt for record in file.records if record.sound} - rescoring.stale(path)
         done, missing = len(sound), rescoring.old.keys() - sound
         display.stage("judge", len(rescoring.old), done)
         for record in rescoring.judged(missing, TranscriptFile(path, done)):
@@ -372,7 +374,10 @@ def configuration(options: argparse.Namespace, target: EvalTarget) -> Config:
         one["kwargs"] |= arguments
         one |= {"eval_split": options.split} if options.split is not None else {}
         one |= {"eval_tasks": options.tasks} if options.tasks is not None else {}
-    if options.lessons is not None and tree["lessons"]["show"] == "none":
+    if options.lessons is not None and any(one.startswith("lessons.show=") for one in options.set):
+        if tree["lessons"]["show"] == "none":
+            raise ConfigError("--lessons shows lessons, and lessons.show=none shows none: leave one of them out")
+    elif options.lessons is not None and tree["lessons"]["show"] == "none":
         tree["lessons"]["show"] = "retrieved"
     for section, name, value in (
         ("rollout", "eval_temperature", options.temperature),
@@ -443,10 +448,17 @@ def open_lessons(
     """The lessons of ``--lessons``, or those that the run knew when it saved the checkpoint; None without any."""
     shown, source = env_split.config.lessons, options.lessons
     local = target.plays == STANDARD and not target.url and not options.single_step
-    if source is None and not (local and shown.show != "none" and shown.evaluate):
+    asked = source is not None or any(one.startswith("lessons.") for one in options.set)
+    if not local and asked:
+        raise ConfigError("lessons are for the episodes of a local policy with the standard prompts")
+    if env_split.config.agent.command and asked:
+        raise ConfigError("lessons change the prompts, and the program of agent.command writes its own")
+    if (
+        not local
+        or env_split.config.agent.command
+        or (source is None and not (shown.show != "none" and shown.evaluate))
+    ):
         return None
-    if not local:
-        raise ConfigError("--lessons is for the episodes of a local policy with the standard prompts")
     if source is None and checkpoint is None:
         raise ConfigError(f"lessons.show={shown.show} needs a failure library: name it with --lessons")
     from roleagent.curricula.cli.failures import open_source  # here: others need no SQLAlchemy
@@ -465,9 +477,12 @@ def open_lessons(
     assert source is not None
     try:
         with closing(open_source(source, library_of, name)) as opened:
-            return read_lessons(opened, env_split, options.seed, "evaluation", until=until)
+            lessons = read_lessons(opened, env_split, options.seed, "evaluation", until=until)
     except LibraryError as error:
         raise ConfigError(str(error)) from error
+    if options.lessons is not None and not lessons:
+        raise ConfigError(f"the failures of --lessons {source} are of other environments: no prompt would have one")
+    return lessons
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -72,6 +72,10 @@ class Lessons:
         known = {env_id: library.candidates(env_id, NEWEST, until=until) for env_id in env_ids}
         return cls(known, stream, **options)  # type: ignore[arg-type]
 
+    def __bool__(self) -> bool:
+        """Whether there is a lesson at all."""
+        return any(shelf.failures for shelf in self._shelves.values())
+
     def nearest(self, env_id: str, task_id: str, task_type: str, goal: str, state: str) -> Iterator[str]:
         """The lessons for an episode, the nearest first, each once; none for a task that reads none.
 

@@ -23,7 +23,7 @@ logarithm."""
 def task_information(run: Run, learner: Learner, groups: Sequence[Group]) -> dict[str, float]:
     """Estimates the mutual information I(X; R) of a prompt X and its reply R every ``train.information_every``.
 
-    A turn is drawn at random from each of up to :data:`PAIRS` groups: a prompt x_i and the sampled reply r_i. Every
+    Up to :data:`PAIRS` tasks are drawn, and of each a turn, at any place: a prompt x_i and the sampled reply r_i. Every
     reply is scored behind every prompt, l_ij = log π(r_i | x_j), summed over its tokens, with the weights and the
     temperature that sampled it. With each of the N prompts alike the estimate is the mean over i of
 
@@ -47,9 +47,11 @@ def task_information(run: Run, learner: Learner, groups: Sequence[Group]) -> dic
         return {}
     with run.timer("update"):
         drawn = dealt_back(ranks.everywhere(_drawn(groups, run.own_stream("information", run.iteration))))
-        most = max((len(turn.completion.token_ids) for turn in drawn if turn), default=0)
-        pairs = [turn for turn in drawn if turn and len(turn.prompt_ids) + most <= learner.policy.context_length]
-        pairs = pairs[:PAIRS]
+        turns = [*{task_id: turn for task_id, turn in drawn if turn}.values()]  # of each task one
+        most = max((len(turn.completion.token_ids) for turn in turns), default=0)
+        fitting = [turn for turn in turns if len(turn.prompt_ids) + most <= learner.policy.context_length]
+        order = run.stream("information pairs", run.iteration).permutation(len(fitting))
+        pairs = [fitting[int(place)] for place in order[:PAIRS]]
         crossed = ranks.share([_behind(prompt, reply) for reply in pairs for prompt in pairs])
         scores = [float(row.sum()) for row in learner.score(crossed, run.config.rollout.temperature)]
         return information(np.array(dealt_back(ranks.everywhere(scores))).reshape(len(pairs), len(pairs)))
@@ -78,12 +80,12 @@ def information(scores: np.ndarray) -> dict[str, float]:
     }
 
 
-def _drawn(groups: Sequence[Group], rng: np.random.Generator) -> list[Turn | None]:
-    """A turn of each group that has a prompt and a reply."""
-    found: list[Turn | None] = []
+def _drawn(groups: Sequence[Group], rng: np.random.Generator) -> list[tuple[str, Turn | None]]:
+    """The task and a turn of each group that has a prompt and a reply."""
+    found: list[tuple[str, Turn | None]] = []
     for group in groups:
         turns = [t for one in group.trajectories for t in one.turns if t.prompt_ids and t.completion.token_ids]
-        found.append(turns[int(rng.integers(len(turns)))] if turns else None)
+        found.append((group.task.task_id, turns[int(rng.integers(len(turns)))] if turns else None))
     return found
 
 

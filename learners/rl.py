@@ -184,6 +184,8 @@ def _sampler_of(
             task_type=task_type,
             control=options.analyst if options.analyst in ("replay", "text", "frozen") else "",
         )
+        if run.progress.stage == "train":  # a fork of a run without a library files its failures where the run stands
+            sampler.iteration = run.progress.step
     else:
         sampler = UniformSampler(split.task_split, stream("sampler"))
     sampler = run.method.sampler(run, split, sampler)
@@ -324,7 +326,7 @@ def filter_groups(run: Run, groups: Sequence[Group]) -> tuple[list[Group], list[
     for name in dict.fromkeys(name for name, _ in everywhere):
         places = [number for number, (other, _) in enumerate(everywhere) if other == name]
         places.sort(key=lambda number: -everywhere[number][1])
-        count = math.ceil(share * len(places))
+        count = math.ceil(share * len(places) - 1e-9)  # 0.28 * 25 is a bit more than 7
         kept += places[:count]
         left_out += places[count:]
     return deal_again(ranks, groups, sorted(kept)), deal_again(ranks, groups, sorted(left_out))

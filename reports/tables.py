@@ -25,12 +25,24 @@ def run_table(options: argparse.Namespace) -> str:
     rows: dict[str, list[EvalRecords]] = {}
     for path in options.records:
         one = EvalRecords.read(path)
-        rows.setdefault(one.agent, []).append(one)
+        rows.setdefault(_row_of(one), []).append(one)
     for name, *paths in options.row:
         rows.setdefault(name, []).extend(EvalRecords.read(user_path(path)) for path in paths)
     if not any(rows.values()):
         raise ConfigError("name record files, or a row and its record files after --row")
     return agent_table(rows, options.format)
+
+
+def _row_of(one: EvalRecords) -> str:
+    """The agent's name, with the judge and the lessons of an evaluation, which are no other seed of it."""
+    judge, lessons = one.settings.get("judge"), one.settings.get("lessons")
+    return ", ".join(
+        [
+            one.agent,
+            *([f"judged by {judge['name']}"] if judge else []),
+            *([f"with {lessons['show']} lessons"] if lessons else []),
+        ]
+    )
 
 
 def agent_table(rows: Mapping[str, Sequence[EvalRecords]], form: str) -> str:

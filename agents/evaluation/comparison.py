@@ -89,8 +89,9 @@ def _measured(path: Path) -> EvalRecords:
     header, records, _ = read_records(path)
     task_split = _task_split(header)
     latest = {record.attempt: record for record in records}
-    # A judge of `rescore` against the environment's own word is a difference worth a line.
-    return EvalRecords(path, task_split, {"judge": None, **header}, tuple(latest.values()))
+    # Headers have these only where they are; against none they are a difference worth a line.
+    absent = dict.fromkeys(("judge", "lessons", "program", "files", "sampler"))
+    return EvalRecords(path, task_split, {**absent, **header}, tuple(latest.values()))
 
 
 def _task_split(header: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,11 +115,14 @@ def _measured_in_training(path: Path) -> EvalRecords:
 def _settings_of_run(config: Path) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(config.read_text(encoding="utf-8-sig"))
-        env = tree["env"]
+        env, lessons = tree["env"], tree.get("lessons", {})
+        if lessons.get("show", "none") == "none" or not lessons["evaluate"]:
+            lessons = {}
         return {
             "kwargs": env["kwargs"] if isinstance(env, Mapping) else {one["name"]: one["kwargs"] for one in env},
             "temperature": tree["rollout"]["eval_temperature"],
             "prompt": tree["prompt"],
+            "lessons": {name: lessons[name] for name in ("show", "most", "tokens")} if lessons else None,
         }
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise ValueError(f"{config} is damaged: it does not say how the run was measured") from error
@@ -151,6 +155,7 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
                 f"{_named(other.task_split)}: only success on the same tasks and data can be compared"
             )
     sides = [by_task(side) for side in (first, second)]
+    each = [[by_task([one]) for one in side] for side in (first, second)]
     common = [task_id for task_id in sides[0] if task_id in sides[1]]
     if not common:
         raise ValueError(f"{first[0].path} and {second[0].path} have no task in common")
@@ -167,8 +172,12 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
     measured = statistics.measured_in(played)
     concerned = {name: {record.task_id for record in statistics.having(played, measured[name])} for name in metrics}
 
+    def of_task(side: Sequence[Mapping[str, Sequence[Record]]], task: str, value: Callable[[Record], float]) -> float:
+        """The mean over a side's evaluations, whose policies differ, however often each played the task."""
+        return float(np.mean([np.mean([*map(value, played[task])]) for played in side if task in played]))
+
     def cell(tasks: Sequence[str], value: Callable[[Record], float]) -> dict[str, Any]:
-        return _paired([[np.mean([value(record) for record in side[task]]) for side in sides] for task in tasks], rng)
+        return _paired([[of_task(side, task, value) for side in each] for task in tasks], rng)
 
     def success(tasks: Sequence[str]) -> dict[str, Any]:
         found = cell(tasks, lambda record: float(record.won))
@@ -200,7 +209,8 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
 def _paired(values: Sequence[Sequence[Any]], rng: np.random.Generator) -> dict[str, Any]:
     """The difference of two sides' values, one pair per task."""
     pairs = np.array(values, float)
-    found, means = statistics.difference(pairs[:, 0] - pairs[:, 1], rng), pairs.mean(axis=0)
+    shares = bool(pairs.size and pairs.min() >= 0 and pairs.max() <= 1)
+    found, means = statistics.difference(pairs[:, 0] - pairs[:, 1], rng, shares=shares), pairs.mean(axis=0)
     sides = {"first": float(means[0]), "second": float(means[1])}
     return {"tasks": len(pairs), **sides, "difference": found.value, "interval": [found.low, found.high]}
 

@@ -44,10 +44,17 @@ class Rescoring:
                 f"{records} has no transcript of {len(absent)} episodes (the first: {absent[0].task_id}): a judge "
                 "reads transcripts, which --no-transcripts leaves out"
             )
+        if not self.old:
+            raise ValueError(f"{records} has no episode")
         self._judge: Judge = load_object(judge)
         if not callable(self._judge):
             raise ValueError(f"the judge {judge} is no function of an episode")
         self.header = {**header, "judge": {"name": judge, **source_digest(judge)}}
+
+    def stale(self, path: Path) -> set[Attempt]:
+        """Attempts that were judged in a record file and have been played anew since."""
+        before = {Attempt(row["member"], row["task_id"]): row for row in read_transcripts(path)}
+        return {at for at, row in before.items() if at in self.episodes and _played(row) != _played(self.episodes[at])}
 
     def judged(self, missing: set[Attempt], transcripts: TranscriptFile) -> Iterator[Record]:
         """The records of missing attempts with the judge's word; the same goes into the transcripts.
@@ -60,7 +67,7 @@ class Rescoring:
             if record.sound:
                 record = self._record(record, self.episodes[attempt])
             if attempt in self.episodes:
-                verdict = {"won": record.won, "reward": record.reward, "error": record.error}
+                verdict = {name: getattr(record, name) for name in _VERDICT}
                 transcripts.append({**self.episodes[attempt], **verdict})
             yield record
 
@@ -73,7 +80,17 @@ class Rescoring:
             reason = f"judge: {type(error).__name__}: {' '.join(str(error).split())}"
             return replace(record, won=False, reward=0.0, stop_reason="error", error=reason)
         metrics = {**record.metrics, "judge": float(word)}
-        return replace(record, won=bool(word == 1.0), reward=float(word), metrics=metrics)
+        won = bool(word == 1.0)
+        ended = "lost" if record.stop_reason == "won" and not won else record.stop_reason
+        return replace(record, won=won, reward=float(word), stop_reason=ended, metrics=metrics)
+
+
+_VERDICT = ("won", "reward", "stop_reason", "error")
+
+
+def _played(episode: Mapping[str, Any]) -> dict[str, Any]:
+    """An episode without what a judge says of it."""
+    return {name: value for name, value in episode.items() if name not in _VERDICT}
 
 
 def changed(file: RecordFile, old: Mapping[Attempt, Record]) -> tuple[int, int]:

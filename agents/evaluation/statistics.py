@@ -88,7 +88,7 @@ def _wilson_over_tasks(values: npt.NDArray[np.float64], task: Numbers, most: flo
     if tasks < 2:
         effective = 1.0  # nothing is known of other tasks
     elif variance > 1e-15:
-        effective = p * (1 - p) / variance
+        effective = p * (1 - p) / variance * (1.96 / student(tasks - 1)) ** 2  # few tasks say little of the variance
     else:  # tasks do not differ; where episodes do not either there is nothing to go by but how many tasks there are
         effective = float(values.size if np.ptp(values) else tasks)
     effective = min(max(effective, float(tasks)), most)
@@ -103,12 +103,12 @@ def _variance_of_mean(deviations: npt.NDArray[np.float64], task: Numbers) -> tup
     return float(sums @ sums) / max(1, deviations.size) ** 2 * (tasks / (tasks - 1) if tasks > 1 else 1.0), tasks
 
 
-def difference(values: Numbers, rng: np.random.Generator, draws: int = 10_000) -> Estimate:
+def difference(values: Numbers, rng: np.random.Generator, draws: int = 10_000, shares: bool = True) -> Estimate:
     """The mean of paired differences, with the bootstrap's percentile interval over tasks.
 
-    Differences of shares of less than :data:`FEW` tasks, or that are all alike, have nothing to draw from. Their
-    interval is Bonett's and Price's (2012): that of the normal distribution, with one task more that was gained, and
-    one that was lost.
+    Differences of less than :data:`FEW` tasks, or that are all alike, have nothing to draw from. The interval of shares
+    is then Bonett's and Price's (2012): that of the normal distribution, with one task more that was gained, and one
+    that was lost. Others get Student's; a single task has none, (-∞, ∞).
 
     To draw tasks with replacement is to draw how often each *value* occurs, and where tasks are won or lost few values
     are different: ten thousand draws of a split of fifty thousand tasks take 2 ms (``scipy.stats.bootstrap``: 3 s).
@@ -117,6 +117,7 @@ def difference(values: Numbers, rng: np.random.Generator, draws: int = 10_000) -
         values: ``(T,)``, one difference per task.
         rng: of the draws.
         draws: resampled splits.
+        shares: whether they are of values in [0, 1].
 
     >>> [round(x, 2) for x in difference([1.0], np.random.default_rng(0))]
     [1.0, -0.73, 1.0]
@@ -126,7 +127,10 @@ def difference(values: Numbers, rng: np.random.Generator, draws: int = 10_000) -
     numbers = np.asarray(values, float)
     if not numbers.size:
         return Estimate(0.0, -math.inf, math.inf)
-    if (numbers.size < FEW or np.ptp(numbers) == 0.0) and np.abs(numbers).max() <= 1.0:
+    few = numbers.size < FEW or np.ptp(numbers) == 0.0
+    if few and not shares:
+        return spread(numbers) or Estimate(float(numbers[0]), -math.inf, math.inf)
+    if few:
         more, value = np.array([*numbers, 1.0, -1.0]), float(numbers.mean())
         half = 1.96 * float(more.std()) / math.sqrt(more.size)
         low, high = max(-1.0, float(more.mean()) - half), min(1.0, float(more.mean()) + half)

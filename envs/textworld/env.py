@@ -20,7 +20,7 @@ _SPLITS = ("train", "valid", "test")
 LONGEST = 1_000
 """Characters of a command; a longer one is unknown."""
 UNKNOWN = "That's not a verb I recognise."
-_WORDS = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ',.-]*")
+_WORDS = re.compile(r"[A-Za-z0-9][A-Za-z0-9 '-]*")
 _WORD = re.compile(r"[a-z0-9]+")
 _KNOWN = 9  # letters of a word that the interpreter reads
 _OF_FILES = frozenset(
@@ -87,11 +87,13 @@ class TextWorldEnv(TaskSplitEnv):
         if self._steps is None:
             raise gymnasium.error.ResetNeeded("the episode is over or has not begun: call reset() before step()")
         command = " ".join(whole(action).split()) if isinstance(action, str) else ""
-        before, valid = self._state["score"], command in self._state["admissible_commands"]
-        if valid or reaches_the_game(command):
+        before, moves, valid = self._state["score"], self._state["moves"], False
+        if command in self._state["admissible_commands"] or reaches_the_game(command):
             self._state = self._live_game().step(command)[0]
             self._commands.append(command)
             self._text = cleaned(self._state["feedback"])
+            # The interpreter counts what it has done, such as `i` for `inventory`, and nothing that it refuses.
+            valid = self._state["moves"] > moves or self._state["won"] or self._state["lost"]
         else:
             self._text = UNKNOWN
         self._steps += 1
@@ -100,7 +102,7 @@ class TextWorldEnv(TaskSplitEnv):
         truncated = self._steps >= self.max_steps and not terminated
         if terminated or truncated:
             self._steps = None
-        return self._text, reward, terminated, truncated, self._info(valid, {"task": reward})
+        return self._text, reward, terminated, truncated, self._info(bool(valid), {"task": reward})
 
     def close(self) -> None:
         """Ends the interpreter of the game."""
@@ -127,7 +129,7 @@ class TextWorldEnv(TaskSplitEnv):
         import textworld
 
         self.close()
-        wanted = ("score", "max_score", "won", "lost", "feedback", "admissible_commands", "objective")
+        wanted = ("score", "max_score", "won", "lost", "feedback", "admissible_commands", "objective", "moves")
         infos = textworld.EnvInfos(**dict.fromkeys((*wanted, "description", "inventory"), True), extras=["walkthrough"])
         self._game = textworld.start(str(self._games(self.task_split.split) / self._task_id), infos)
         return self._game.reset()
@@ -186,16 +188,17 @@ class TextWorldEnv(TaskSplitEnv):
 
 
 def reaches_the_game(command: str) -> bool:
-    """Whether a command is one of the game: a backslash commands the interpreter, and some words its files.
+    """Whether a command is a single one of the game: a backslash commands the interpreter, and some words its files.
 
-    Such a word may stand anywhere: ``.`` and ``then`` begin another command, and ``oops`` replaces a word.
+    Such a word may stand anywhere, for ``oops`` replaces a word. A full stop, a comma and ``then`` begin another
+    command: a whole game would be one step.
 
-    >>> [reaches_the_game(command) for command in ("take key", "\\\\save x", "SAVE", "look.save x", "oops transcripts")]
+    >>> [reaches_the_game(command) for command in ("take key", "\\\\save x", "SAVE", "look.look", "oops transcripts")]
     [True, False, False, False, False]
     """
     if len(command) > LONGEST or not _WORDS.fullmatch(command):
         return False
-    return not any(word[:_KNOWN] in _OF_FILES for word in _WORD.findall(command.lower()))
+    return not any(word == "then" or word[:_KNOWN] in _OF_FILES for word in _WORD.findall(command.lower()))
 
 
 def cleaned(text: str) -> str:

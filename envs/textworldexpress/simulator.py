@@ -27,7 +27,7 @@ class Scene(NamedTuple):
         text: the observation.
         situation: the room and what is carried.
         commands: that are possible now.
-        score: in [0, 1].
+        score: in [0, 1]; the simulator's -1 of some lost games is 0.
     """
 
     text: str
@@ -44,7 +44,7 @@ class Scene(NamedTuple):
         situation = f"{found['look'].strip()}\n{found['inventory'].strip()}"
         commands = tuple(sorted(found["validActions"]))
         ends = bool(found["tasksuccess"]), bool(found["taskfailure"])
-        return cls(found["observation"].strip(), situation, commands, float(found["score"]), *ends)
+        return cls(found["observation"].strip(), situation, commands, max(0.0, float(found["score"])), *ends)
 
 
 class PlayedGame:

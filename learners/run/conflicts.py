@@ -42,6 +42,7 @@ def check_learning(config: Config) -> None:
         )
     _check_predictions(config)
     _check_control(config)
+    _check_lessons(config)
     if config.agent.command and not method.reinforces:
         raise ConfigError(f"agent.command works with reinforcement, not with method={config.method}")
     if config.rollout.turns and config.agent.command:
@@ -70,6 +71,24 @@ def _check_ahead(config: Config) -> None:
             "rollout.ahead=1 learns from older weights, and nothing corrects for them: set loss.importance_cap, e.g. "
             "to 2, or loss.old_logprobs=sampler"
         )
+
+
+def _check_lessons(config: Config) -> None:
+    """Refuses lessons that no prompt can hold, or that nobody writes."""
+    shown, analyst = f"lessons.show={config.lessons.show}", config.curriculum.analyst
+    if config.lessons.show == "none":
+        return
+    if not config.aiw:
+        raise ConfigError(
+            f"{shown} reads the failure library, and aiw=off keeps none: set aiw=on (curriculum.epsilon=0 leaves the "
+            "choice of tasks alone)"
+        )
+    if analyst in ("replay", "text", "types"):
+        raise ConfigError(f"{shown} needs lessons, and curriculum.analyst={analyst} reads no failures: set another one")
+    if not method_of(config).reinforces:
+        raise ConfigError(f"{shown} works with reinforcement, not with method={config.method}")
+    if config.agent.command:
+        raise ConfigError(f"{shown} changes the prompts, and agent.command writes its own: set lessons.show=none")
 
 
 def _check_control(config: Config) -> None:

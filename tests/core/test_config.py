@@ -281,6 +281,7 @@ def test_rules_of_effects_name_options():
     keys = [
         f"{section}.{name}" for section, part in to_dict(Config()).items() if isinstance(part, dict) for name in part
     ]
+    keys += [f"options.revision.{name}" for name in to_dict(load(overrides=["method=agent_r"]))["options"]["revision"]]
     for patterns, _, reason in RULES:
         assert reason
         for pattern in patterns.split():

@@ -81,3 +81,11 @@ def test_odd_commands_cost_a_step_and_score_nothing(games):
             env.reset()
     for command in ("\0", "look.save x", "look, then save x", "oops save", "transcripts"):
         assert env.step(command)[0] == UNKNOWN
+
+
+def test_a_command_is_one_and_counts_if_the_game_did_it(games):
+    env = TextWorldEnv(str(games))
+    _, info = env.reset()
+    text, reward, terminated, _, info = env.step(". ".join(env.walkthrough()))
+    assert (text, reward, terminated, info["valid_action"]) == (UNKNOWN, 0.0, False, False)
+    assert env.step("i")[4]["valid_action"] and not env.step("go nowhere")[4]["valid_action"]
