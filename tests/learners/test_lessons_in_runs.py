@@ -7,10 +7,9 @@ import pytest
 import yaml
 from programs import TOY_RUN, episodes_of, load, metrics, overrides, run
 
-from roleagent.agents.builders import EnvSplit
 from roleagent.config import ConfigError
 from roleagent.config import load as configuration
-from roleagent.learners.lessons import check_lessons
+from roleagent.learners.run.conflicts import check_learning
 from roleagent.learners.run.forks import fork
 
 differences = load("benchmarks/parts/run_differences").differences
@@ -114,6 +113,6 @@ def test_in_training_only(shuffled, tmp_path):
 def test_lessons_that_nobody_writes_or_reads_are_refused(options, message):
     config = configuration(overrides=[*overrides(TOY_RUN), "lessons.show=retrieved", *options])
     with pytest.raises(ConfigError, match=message):
-        check_lessons(EnvSplit.training(config))
+        check_learning(config)
     with pytest.raises(ConfigError, match=r"lessons\.tokens must be at least 1"):
         configuration(overrides=["lessons.show=retrieved", "lessons.tokens=0"])
