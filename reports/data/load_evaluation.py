@@ -11,6 +11,7 @@ from roleagent.agents.evaluation.records import read_records
 from roleagent.agents.evaluation.statistics import spending, summarize
 from roleagent.agents.evaluation.transcripts import read_transcripts
 from roleagent.learners.run.trackers import flat, without_secrets
+from roleagent.reports.data.load_lessons import summarize_lessons
 from roleagent.reports.data.load_trajectories import RunDataError, complete, episode_card
 from roleagent.reports.data.run_schema import Curve, EpisodeCard, RunData
 from roleagent.tasks.split import mixed
@@ -64,7 +65,7 @@ def load_evaluation(path: Path, episodes: int) -> RunData:
         "modes": nothing,
         "mode_failures": nothing,
         "written_tasks": None,
-        "lessons": None,
+        "lessons": summarize_lessons((0, row) for row in played if not row["error"]),
         "suite": None,
         "revisions": None,
         "evaluations": {"after": measured},

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from roleagent.reports.data.load_trajectories import TrajectoryReader, complete
 from roleagent.reports.data.run_schema import LessonUse
@@ -14,27 +16,37 @@ _Stratum = tuple[int, str]
 _Count = Counter[tuple[_Stratum, bool]]  # episodes by stratum and whether they were won
 
 
-def summarize_lessons(reader: TrajectoryReader) -> list[LessonUse] | None:
-    """The lessons that training episodes read: first ``""``, any lesson, then each; None if there was none.
+def training_episodes(reader: TrajectoryReader) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The logged episodes of a run, each with its iteration.
+
+    Raises:
+        RunDataError: a file is damaged.
+    """
+    for iteration, file in reader.files.items():
+        with complete(file):
+            for rows in reader.groups(iteration):
+                yield from ((iteration, row) for row in rows)
+
+
+def summarize_lessons(episodes: Iterable[tuple[int, Mapping[str, Any]]]) -> list[LessonUse] | None:
+    """The lessons that episodes read: first ``""``, any lesson, then each; None if there was none.
 
     Success with and without a lesson is compared among episodes of the same iteration and task type, by the number of
     those with it. Lessons go to tasks that are like earlier failures, so without ``lessons.share`` the two differ in
     more than the lesson.
 
-    Raises:
-        RunDataError: a file is damaged.
+    Args:
+        episodes: with the iteration of each.
     """
     everything: _Count = Counter()
     read: dict[str, _Count] = defaultdict(Counter)
     tasks: dict[str, set[str]] = defaultdict(set)
-    for iteration, file in reader.files.items():
-        with complete(file):
-            for row in (row for rows in reader.groups(iteration) for row in rows):
-                outcome = (iteration, row.get("task_type", "")), bool(row["won"])
-                everything[outcome] += 1
-                for lesson in ("", *row["lessons"]) if row.get("lessons") else ():
-                    read[lesson][outcome] += 1
-                    tasks[lesson].add(row["task_id"])
+    for iteration, row in episodes:
+        outcome = (iteration, row.get("task_type", "")), bool(row["won"])
+        everything[outcome] += 1
+        for lesson in ("", *row["lessons"]) if row.get("lessons") else ():
+            read[lesson][outcome] += 1
+            tasks[lesson].add(row["task_id"])
     order = sorted(read, key=lambda lesson: (lesson != "", -read[lesson].total(), lesson))
     return [_use(lesson, read[lesson], everything, len(tasks[lesson])) for lesson in order[: USES + 1]] or None
 
@@ -59,4 +71,4 @@ def _episodes(counts: _Count, stratum: _Stratum) -> int:
     return counts[stratum, True] + counts[stratum, False]
 
 
-__all__ = ["USES", "summarize_lessons"]
+__all__ = ["USES", "summarize_lessons", "training_episodes"]

@@ -23,7 +23,7 @@ from roleagent.learners.run.metrics import held_out_signs, idle_mechanisms, not_
 from roleagent.learners.run.trackers import flat, without_secrets
 from roleagent.reports.data.curves import curve, find_alarms, load_metrics, names_in, number
 from roleagent.reports.data.eval_results import json_file, load_evaluations, measure_gain
-from roleagent.reports.data.load_lessons import summarize_lessons
+from roleagent.reports.data.load_lessons import summarize_lessons, training_episodes
 from roleagent.reports.data.load_revisions import summarize_revisions
 from roleagent.reports.data.load_tasks import summarize_tasks
 from roleagent.reports.data.load_trajectories import RunDataError, TrajectoryReader
@@ -98,7 +98,7 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
         "written_tasks": _written_tasks(run, notes),
         "revisions": revisions,
         "evaluations": {name: _without_records(summary) for name, summary in measured.items()},
-        "lessons": summarize_lessons(reader) if config and config.lessons.show != "none" else None,
+        "lessons": summarize_lessons(training_episodes(reader)) if config and config.lessons.show != "none" else None,
         "suite": _suite(run, notes),
         "gain": gain,
         "counters": dict(counters or {}),

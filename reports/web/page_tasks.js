@@ -101,7 +101,7 @@ function suiteOf(run) {
 function lessonsOf(run) {
   const share = (value) => (known(value) ? percent(value) : "–");
   return table(
-    "Lessons by the number of training episodes that read them",
+    "Lessons by the number of episodes that read them",
     [["Lesson"], ["Episodes", true], ["Tasks", true], ["Success", true], ["Compared", true], ["With", true], ["Without", true]],
     run.lessons.map((use) => [
       use.lesson === "" ? el("strong", null, "any lesson") : use.lesson,
