@@ -4,10 +4,12 @@ import re
 
 import pytest
 from tiny import TEMPLATE, Script, qwen
+from tokenizers.processors import TemplateProcessing
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.rendering import (
     STYLES,
+    PlainRenderer,
     Transcript,
     Window,
     renderer_of,
@@ -208,3 +210,14 @@ def test_instructions_change_no_token_of_a_policy_that_is_trained_to_know(style,
     for prompts in zip(*(play(policy, conversation, 0) for conversation in (plain, guided)), strict=True):
         assert prompts[0] == prompts[1]
     assert "Commands" not in spell(policy, plain.action_prompt()) or style is Window
+
+
+def test_plain_prompts_begin_as_the_tokenizer_begins_texts():
+    tokenizer = (policy := Script(lambda prompt, slot: "")).tokenizer
+    assert PlainRenderer(policy).first_message("look") == tokenizer.encode("look\n")
+    tokenizer.bos_token, begin = tokenizer.eos_token, tokenizer.eos_token_id
+    pair = (tokenizer.bos_token, begin)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=f"{pair[0]} $A", special_tokens=[pair])
+    renderer = PlainRenderer(policy)
+    assert renderer.first_message("look") == tokenizer.encode("look\n") and tokenizer.encode("look")[0] == begin
+    assert begin not in renderer.next_message("open it", [])

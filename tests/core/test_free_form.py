@@ -14,7 +14,7 @@ from roleagent.curricula.simulators import BaseSimulator
 from roleagent.curricula.task_writer import TaskWriter
 from roleagent.envs.searchqa.data.world import generate, write_world
 from roleagent.learners.genenv.training import quality
-from roleagent.tasks.grammar import REFUSALS, Refused, grammar_of
+from roleagent.tasks.grammar import REFUSALS, Refused, TaskSpec, grammar_of
 from roleagent.tasks.simulator import Situation
 
 
@@ -140,6 +140,11 @@ def test_new_tasks_are_good_and_copies_of_listed_ones_are_none(tools):
     writer = TaskWriter(tools, Lines(tools, copies), attempts=1)
     assert writer.write([Situation({})], [3], [False], 1, np.random.default_rng(0)) == []
     assert writer.counters["refused_duplicate"] == 3
+    row = json.loads(copies[0])
+    for same in (row | {"state": {}}, row | {"tools": None}, row | {"prompt": f" {row['prompt'].upper()}\n"}):
+        assert reason_of(tools, json.dumps(same)) in ("", "trivial") and tools.is_listed(
+            TaskSpec(tools.read(json.dumps(same))[0])
+        )
     assert len(
         TaskWriter(tools, BaseSimulator(tools)).write([Situation({})], [3], [False], 1, np.random.default_rng(0))
     )

@@ -89,6 +89,7 @@ def test_retrievals_are_kept_and_rolled_back_with_their_failures(library):
     [kept] = library.retrievals()
     assert (kept.run, kept.iteration, kept.env_id, kept.task_id, kept.chosen_task_id) == ("test", 1, TOY, "t1", "t2")
     assert kept.reason.startswith("both lost  their way")
+    assert library.led_to(TOY, ["t2"]) == {"t2": kept} and not library.led_to("hard:RoleAgent/Toy-v0", ["t2"])
 
 
 def test_chinese_is_found_by_chinese(library):

@@ -308,6 +308,10 @@ def test_a_method_has_the_settings_of_its_base_classes(own):
         (["method=own_methods:BestOf", "options.worth=much"], "options.worth must be of type float, not 'much'"),
         (["options.worth=1"], "unknown key 'options.worth'"),
         (["loss.function=own_methods:number"], "loss.function=own_methods:number is no function of (tokens, options)"),
+        (["prompt.think=required"], "prompt.think=required refuses replies without a thought, and demonstrations have"),
+        (["train.shuffle=process"], "to which estimator.rewards gives no weight"),
+        (["train.shuffle=success_rates"], "a control of a simulator that learns: set genenv=on"),
+        (["genenv=on", "simulator.kind=base", "train.shuffle=success_rates"], "set genenv=on and simulator.kind to"),
         (["method=grpo", "rollout.group_size=1"], "method=grpo compares the episodes of a group: set rollout.group_s"),
     ],
 )

@@ -153,7 +153,20 @@ def test_saved_episodes_are_judged_again_and_nothing_is_played(here, capsys, mon
     judges_of_a_user.asked.clear()
     assert evaluate.main(rescored) == 0
     assert judges_of_a_user.asked == [json.loads(lines[-1])["task_id"]]
+    assert {one["stop_reason"] for one in judged if not one["won"]} <= {"lost", "max_steps"}
+    # What was played anew is judged anew.
+    path = here / "x.transcripts.ndjson"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    saved, rows[0]["turns"][0]["action"] = path.read_text(), "another one"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    judges_of_a_user.asked.clear()
+    assert evaluate.main(rescored) == 0 and judges_of_a_user.asked == [rows[0]["task_id"]]
+    path.write_text(saved)
+    assert evaluate.main(rescored) == 0
     capsys.readouterr()
+    # It is no other seed of the agent.
+    assert evaluate.main(["table", "x.jsonl", "x.short.jsonl"]) == 0
+    assert "| expert, judged by judges_of_a_user:short |" in capsys.readouterr().out
     assert evaluate.main(["compare", "x.short.jsonl", "--against", "x.jsonl"]) == 0
     shown = capsys.readouterr().out
     assert "not the same on both sides: judge" in shown

@@ -7,6 +7,7 @@ import pytest
 from tiny import Script
 
 from roleagent.agents.builders import EnvSplit
+from roleagent.config import ConfigError
 from roleagent.config import load as configured
 from roleagent.learners.sft.demonstrations import Corrections, segments_from, take_turns
 
@@ -39,6 +40,23 @@ def test_what_is_learned_is_what_the_policy_read_when_it_played(world):
         learned = policy.tokenizer.decode(segment.token_ids.tolist(), skip_special_tokens=False)
         assert len(policy.prompts) == len(episode.steps)
         assert all(learned.startswith(prompt) for prompt in policy.prompts)
+
+
+def test_a_broken_environment_costs_its_episode_alone(world, monkeypatch):
+    policy = Script(lambda prompt, slot: f"<action>{WRONG}</action>")
+    tasks, step, broken = world.task_split.task_ids[:4], type(world.base.unwrapped).step, []
+
+    def breaks(self, command):
+        if self._task_id == tasks[1] or broken:
+            raise RuntimeError("the kitchen burns")
+        return step(self, command)
+
+    monkeypatch.setattr(type(world.base.unwrapped), "step", breaks)
+    played = take_turns(world, policy, tasks, 1.0, np.random.default_rng(0))
+    assert [episode.task.task_id for episode in played] == [tasks[0], *tasks[2:]]
+    broken.append(True)
+    with pytest.raises(ConfigError, match=r"all 4 episodes of a round of the warm start failed: .*the kitchen burns"):
+        take_turns(world, policy, tasks, 1.0, np.random.default_rng(0))
 
 
 def test_a_rare_type_is_rare_in_the_rounds_too():
