@@ -65,7 +65,7 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
         "the method compares with no mean of a group",
     ),
     (
-        "loss.importance_*",
+        "loss.importance_cap loss.importance_mode",
         lambda c: c.loss.old_logprobs == "learner" or (c.loss.old_logprobs == "auto" and c.rollout.backend != "local"),
         "ratios start from the sampler's log-probabilities",
     ),
