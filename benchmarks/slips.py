@@ -121,7 +121,7 @@ def measure(
     players: Sequence[Player], conditions: dict[str, Callable[[Player], list[bool]]], console: Console, title: str
 ) -> dict[str, Any]:
     """Each player under each condition; prints a table with the differences to the last player."""
-    table = Table("condition", *(player.name for player in players), title=title)
+    table = Table("condition", *(Path(player.name).name for player in players), title=title)
     results: dict[str, Any] = {}
     for condition, play in conditions.items():
         won = []
