@@ -134,7 +134,7 @@ def _open_run(run: Path, writes: bool) -> tuple[TaskGrammar, Simulator, Situatio
     if config.simulator_is_model:
         return grammar, _saved_model(run, config, grammar), situation
     stream = random_stream(config.seed, "task writer")  # the run's own: a static list is drawn again
-    simulator = open_simulator(config, grammar, len(env.unwrapped.task_split), stream)
+    simulator = open_simulator(config, grammar, stream)
     if state.get("simulator"):
         simulator.load_state_dict(state["simulator"])
     return grammar, simulator, situation

@@ -85,8 +85,9 @@ def test_mutual_information_is_estimated_when_it_is_due(folder):
 def test_mutual_information_compares_each_reply_behind_all_prompts():
     policy, world = qwen(context=1024), world_of("wia=off", "train.information_every=2", "rollout.temperature=0.7")
     groups = play(policy, world, TASKS, copies=1)[1]
+    stream = partial(random_stream, 0)
     run = SimpleNamespace(
-        config=world.config, iteration=2, timer=Timer(), own_stream=partial(random_stream, 0), ranks=Ranks(0, 1)
+        config=world.config, iteration=2, timer=Timer(), stream=stream, own_stream=stream, ranks=Ranks(0, 1)
     )
     found = task_information(run, Scores(policy, world.config), groups)
     rng = random_stream(0, "information", 2)

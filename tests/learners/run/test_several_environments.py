@@ -219,7 +219,7 @@ def group_of(task_id, *outcomes):
 def test_a_solved_environment_keeps_its_share_of_what_is_trained_on(monkeypatch):
     """Its replaced and filtered groups went to the others."""
     config = from_dict({**SEVERAL, "rollout": {"dynamic_sampling_rounds": 2, "keep_groups": 0.5}})
-    method = SimpleNamespace(estimator=SimpleNamespace(rewards=Rewards({"task": 1.0})))
+    method = SimpleNamespace(compares_outcomes=True, estimator=SimpleNamespace(rewards=Rewards({"task": 1.0})))
     run = SimpleNamespace(config=config, ranks=Ranks(0, 1), method=method, timer=None, inner=print)
     run.progress = SimpleNamespace(sampler=None)
     sampler = MixedSampler({name: Numbered() for name in CONFIGS}, {"toy": 0.5, "craft": 0.25, "office": 0.25})
