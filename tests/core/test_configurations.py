@@ -35,10 +35,14 @@ train, gpu_memory, gpu_learn = map(load, ("train", "benchmarks/parts/gpu_memory"
 )
 def test_it_trains_for_one_iteration(path, tmp_path, capsys):
     revises = config.load(path).method == "agent_r"
+    # Demonstrations, which a policy from scratch begins with, have no thoughts.
+    thinks = ["prompt.think=optional"] if config.load(path).prompt.think == "required" else []
     searched = {"search": {"tasks": 2, "num_children": 2, "simulations": 1}}
     own = {"options": {**searched, "revision": {"judge": "auto"}}}  # a policy from scratch follows no instructions
     more = overrides(own) if revises else []
-    status = train.main(["--config", str(path), f"run_dir={tmp_path}/run", "env.kwargs={}", *overrides(SMALL), *more])
+    status = train.main(
+        ["--config", str(path), f"run_dir={tmp_path}/run", "env.kwargs={}", *overrides(SMALL), *thinks, *more]
+    )
     if revises:  # so small a policy wins nothing: its trees have no good path
         assert status == 2
         assert "none of the 2 trees of iteration 1 has a path to imitate" in capsys.readouterr().err

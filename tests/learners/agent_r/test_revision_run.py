@@ -195,7 +195,10 @@ def test_its_failures_are_kept_and_gone_on_from(whole, tmp_path, monkeypatch, ca
     assert evaluate.main([*common, "--cut-failures", "failures.jsonl", *limit]) == 0
     cuts = {row["task_id"]: row["cut"] for row in map(json.loads, Path("failures.jsonl").read_text().splitlines())}
     played = [row for row in map(json.loads, Path("limited.jsonl").read_text().splitlines()) if "task_id" in row]
-    assert played and all(row["steps"] <= cuts[row["task_id"]] + 2 for row in played)
+    # A signal is a reply, and no command of the environment.
+    assert played and all(
+        row["steps"] - row["behavior"].get("revisions", 0) <= cuts[row["task_id"]] + 2 for row in played
+    )
     for path, seed, reason in (
         ("failures.jsonl", ["--seed", "5"], "another evaluation"),
         ("later.jsonl", [], "12 episodes of this evaluation are already played"),
