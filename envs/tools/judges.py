@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 from roleagent.envs.searchqa.scoring import Score
@@ -247,9 +248,7 @@ def terms_of(judged: float | Terms) -> dict[str, float]:
         ValueError: it is neither a finite number nor terms with ``task``.
     """
     terms = dict(judged) if isinstance(judged, Mapping) else {"task": judged}
-    if "task" not in terms or not all(
-        isinstance(value, int | float) and math.isfinite(value) for value in terms.values()
-    ):
+    if "task" not in terms or not all(isinstance(value, Real) and math.isfinite(value) for value in terms.values()):
         raise ValueError(f"a judge returns a finite number or terms with 'task', not {judged!r}")
     return {name: float(value) for name, value in terms.items()}
 

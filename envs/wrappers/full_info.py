@@ -63,7 +63,10 @@ class FullInfo(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         return observation, self._filled(observation, {"won": False, "rewards": {}, **info})
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, info = self.env.step(action)
+        found = self.env.step(action)
+        if not isinstance(found, tuple) or len(found) != 5:
+            raise ValueError(f"{self._name}: step must return observation, reward, terminated, truncated and info")
+        observation, reward, terminated, truncated, info = found
         self._check(info)
         try:
             rewards = {name: float(value) for name, value in reward_terms(info, reward).items()}

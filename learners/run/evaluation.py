@@ -68,6 +68,16 @@ def evaluate_split(run: Run, split: EnvSplit, policy: Policy, name: str, sampled
         low, high = summary["interval"]
         tasks = f"{summary['tasks']} tasks of {task_split.split}"
         run.display.say(f"{name}: success {summary['success']:.1%} ({low:.0%} to {high:.0%}), {tasks}")
+        if summary["errors"]:
+            first = next(record.error for record in records if not record.sound)
+            run.display.warn(
+                f"{summary['errors']} episodes of {name!r} failed and are in no rate, the first with: {first}"
+            )
+        if not summary["steps"] and not run.config.agent.command:
+            run.display.warn(
+                f"no episode of {name!r} had a turn: a prompt and rollout.action_tokens={options.action_tokens} are "
+                f"more than the context, {policy.context_length} tokens: raise policy.context, or lower the other"
+            )
         for callback in run.callbacks:
             callback.on_evaluate(name, found)
         return found
