@@ -374,10 +374,9 @@ def configuration(options: argparse.Namespace, target: EvalTarget) -> Config:
         one["kwargs"] |= arguments
         one |= {"eval_split": options.split} if options.split is not None else {}
         one |= {"eval_tasks": options.tasks} if options.tasks is not None else {}
-    if options.lessons is not None and any(one.startswith("lessons.show=") for one in options.set):
-        if tree["lessons"]["show"] == "none":
+    if options.lessons is not None and tree["lessons"]["show"] == "none":
+        if any(one.startswith("lessons.show=") for one in options.set):
             raise ConfigError("--lessons shows lessons, and lessons.show=none shows none: leave one of them out")
-    elif options.lessons is not None and tree["lessons"]["show"] == "none":
         tree["lessons"]["show"] = "retrieved"
     for section, name, value in (
         ("rollout", "eval_temperature", options.temperature),
@@ -447,17 +446,13 @@ def open_lessons(
 ) -> Lessons | None:
     """The lessons of ``--lessons``, or those that the run knew when it saved the checkpoint; None without any."""
     shown, source = env_split.config.lessons, options.lessons
-    local = target.plays == STANDARD and not target.url and not options.single_step
-    asked = source is not None or any(one.startswith("lessons.") for one in options.set)
-    if not local and asked:
-        raise ConfigError("lessons are for the episodes of a local policy with the standard prompts")
-    if env_split.config.agent.command and asked:
-        raise ConfigError("lessons change the prompts, and the program of agent.command writes its own")
-    if (
-        not local
-        or env_split.config.agent.command
-        or (source is None and not (shown.show != "none" and shown.evaluate))
-    ):
+    local = target.plays == STANDARD and not (target.url or options.single_step or env_split.config.agent.command)
+    if not local and (source is not None or any(one.startswith("lessons.") for one in options.set)):
+        raise ConfigError(
+            "lessons are for the episodes of a local policy with the standard prompts; a program of agent.command "
+            "writes its own"
+        )
+    if not local or (source is None and (shown.show == "none" or not shown.evaluate)):
         return None
     if source is None and checkpoint is None:
         raise ConfigError(f"lessons.show={shown.show} needs a failure library: name it with --lessons")

@@ -202,7 +202,7 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
         },
         "steps": cell(common, lambda record: float(record.steps)),
         "seeds": _over_seeds(first, second, set(common)),
-        "at_k": _at_k(first, second, common, rng),
+        "at_k": _at_k(each, common, rng),
     }
 
 
@@ -216,10 +216,9 @@ def _paired(values: Sequence[Sequence[Any]], rng: np.random.Generator) -> dict[s
 
 
 def _at_k(
-    first: Sequence[EvalRecords], second: Sequence[EvalRecords], common: Sequence[str], rng: np.random.Generator
+    sides: Sequence[Sequence[Mapping[str, Sequence[Record]]]], common: Sequence[str], rng: np.random.Generator
 ) -> list[dict[str, Any]]:
     """pass@k and pass^k of both sides; a task's value is the mean over a side's evaluations, whose policies differ."""
-    sides = [[by_task([one]) for one in side] for side in (first, second)]
     rows: list[dict[str, Any]] = []
     for k in statistics.ks(min(max(map(len, played.values())) for side in sides for played in side)):
         tasks = [task for task in common if all(len(played[task]) >= k for side in sides for played in side)]

@@ -93,7 +93,7 @@ class TextWorldEnv(TaskSplitEnv):
             self._commands.append(command)
             self._text = cleaned(self._state["feedback"])
             # The interpreter counts what it has done, such as `i` for `inventory`, and nothing that it refuses.
-            valid = self._state["moves"] > moves or self._state["won"] or self._state["lost"]
+            valid = bool(self._state["moves"] > moves or self._state["won"] or self._state["lost"])
         else:
             self._text = UNKNOWN
         self._steps += 1
@@ -102,7 +102,7 @@ class TextWorldEnv(TaskSplitEnv):
         truncated = self._steps >= self.max_steps and not terminated
         if terminated or truncated:
             self._steps = None
-        return self._text, reward, terminated, truncated, self._info(bool(valid), {"task": reward})
+        return self._text, reward, terminated, truncated, self._info(valid, {"task": reward})
 
     def close(self) -> None:
         """Ends the interpreter of the game."""

@@ -44,11 +44,8 @@ class RevisionConfig:
     """Which paths are good and bad, who finds the mistake, and what is imitated (``method=agent_r`` and ``eto``)."""
 
     iterations: Length = 3  # search, judge, splice, imitate, measure: so often
-    alpha: tuple[Share, ...] = (
-        0.5,
-        0.7,
-        1.0,
-    )  # by iteration, what the reward of a good path is above, or at 1 equal to; the last one from then on
+    alpha: tuple[Share, ...] = (0.5, 0.7, 1.0)  # by iteration, what the reward of a good path is above, or at 1 equal
+    # to; the last one from then on
     beta: ShareAbove0 = 0.2  # what separates a good and a bad path (exclusive), on the same scale as alpha
     separation: Literal["gap", "bound"] = "gap"  # beta is the least difference of the two rewards, or, as Eq. 4 has it,
     # a number below every good one and above every bad one

@@ -319,8 +319,7 @@ def test_the_static_list_is_drawn_once_and_its_tasks_stay_the_same():
 def test_nothing_of_a_static_list_is_passed_over():
     simulator = StaticSimulator(GRAMMAR, 40, np.random.default_rng(2))
     writer = TaskWriter(GRAMMAR, simulator, novelty=0, variation_share=0.0)
-    told = Situation({})
-    writer.write([told, told, told], [4, 1, 2], [False] * 3, 1, np.random.default_rng(3))
+    writer.write([Situation({})] * 3, [4, 1, 2], [False] * 3, 1, np.random.default_rng(3))
     assert simulator.position == writer.counters["proposed"]
 
 
