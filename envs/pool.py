@@ -14,6 +14,7 @@ import gymnasium
 
 from roleagent.env_card import step_limit
 from roleagent.envs.tools.calls.broker import Broker, PreparedCall, prepared_calls, shared_broker
+from roleagent.imports import error_line
 from roleagent.slow_notice import count
 
 _FAILURES = (Exception, SystemExit)  # some parsers give up by exiting; that is a failure like any other
@@ -24,8 +25,8 @@ class Outcome:
     """The return value of ``reset`` or ``step``, or its error.
 
     Attributes:
-        error: ``"RuntimeError: …"``, in one line, if the environment failed; the other fields then mean nothing. It is
-            no outcome of the task and must never be counted as one.
+        error: ``"RuntimeError: … (FILE:LINE)"``, in one line, if the environment failed, with the place in a user's
+            code; the other fields then mean nothing. It is no outcome of the task and must never be counted as one.
     """
 
     observation: str = ""
@@ -148,7 +149,7 @@ class EnvPool:
 
     def _failed(self, index: int, error: BaseException) -> Outcome:
         self._discard(index)
-        return Outcome(error=" ".join(f"{type(error).__name__}: {error}".split()))
+        return Outcome(error=error_line(error))
 
     def _discard(self, index: int) -> None:
         env = self._envs.pop(index, None)

@@ -16,7 +16,7 @@ from rapidfuzz import fuzz, process
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.tools.views import VIEWS, ToolView
 from roleagent.envs.wrappers.full_info import FullInfo
-from roleagent.imports import searched_first
+from roleagent.imports import place_of, searched_first
 from roleagent.options import ConfigError, shown
 
 _EXPECTED = (gymnasium.error.Error, TypeError, ValueError, OSError, ImportError, RuntimeError)
@@ -70,7 +70,7 @@ def make_env(env_id: str, arguments: Mapping[str, Any], prefix: str = "") -> gym
         reason = " ".join(str(error).split()).partition(" was raised from the environment creator")[0]
         if not isinstance(error, _EXPECTED):
             reason = f"{type(error).__name__}: {reason}"
-        raise ConfigError(f"cannot make the environment {env_id}: {reason}") from error
+        raise ConfigError(f"cannot make the environment {env_id}: {reason}{place_of(error)}") from error
 
 
 def _checked(env_id: str, arguments: Mapping[str, Any], prefix: str) -> dict[str, Any]:

@@ -475,9 +475,13 @@ def gather(
     rollout.stats = RolloutStats.gather(run.ranks.gather(rollout.stats))
 
     def check() -> None:
+        failed, reason = rollout.stats.errors, next(iter(rollout.stats.failures.values()), "")
         if not any(scored_group.group.trajectories for scored_group in scored):
-            reason = next(iter(rollout.stats.failures.values()), "")
             raise ConfigError(f"the environment failed in every episode of an iteration: {reason}")
+        if failed:
+            run.display.warn(
+                f"iteration {run.iteration}: {failed} episodes failed and are left out, the first with: {reason}"
+            )
 
     run.ranks.once(check)
     return scored

@@ -62,7 +62,7 @@ def update(
 
     Returns:
         the metrics of :func:`policy_step` and :func:`~roleagent.learners.critic.fit`, each in the mean over the steps
-        that have it.
+        that have it; and ``optimizer_steps`` of the policy.
     """
     method = method or method_of(learner.config)
     loss = loss_of(method)
@@ -93,7 +93,7 @@ def update(
     except NotFinite as error:
         error.tasks = batch.tasks
         raise
-    beside = world | teacher_kl(batch, ranks.sum)
+    beside = {"optimizer_steps": float(len(policy_metrics))} | world | teacher_kl(batch, ranks.sum)
     return {"entropy": 0.0, "logprob_gap": 0.0} | _means(policy_metrics) | _means(critic_metrics) | beside
 
 

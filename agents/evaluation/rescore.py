@@ -13,7 +13,7 @@ import numpy as np
 from roleagent.agents.evaluation.records import Attempt, Record, RecordFile, read_records
 from roleagent.agents.evaluation.targets import source_digest
 from roleagent.agents.evaluation.transcripts import TranscriptFile, read_transcripts
-from roleagent.imports import load_object
+from roleagent.imports import error_line, load_object
 
 Judge = Callable[[Mapping[str, Any]], "bool | float"]
 
@@ -77,7 +77,7 @@ class Rescoring:
             if not isinstance(word, (Real, np.bool_)) or not 0.0 <= word <= 1.0:
                 raise ValueError(f"a judge returns True, False or a score in [0, 1], not {word!r}")
         except Exception as error:  # whatever a user's judge does
-            reason = f"judge: {type(error).__name__}: {' '.join(str(error).split())}"
+            reason = f"judge: {error_line(error)}"
             return replace(record, won=False, reward=0.0, stop_reason="error", error=reason)
         metrics = {**record.metrics, "judge": float(word)}
         won = bool(word == 1.0)

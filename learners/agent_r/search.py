@@ -31,6 +31,7 @@ from roleagent.config import ConfigError
 from roleagent.envs.failures.scripted_episode import ScriptedEpisode
 from roleagent.envs.mixture import Mixture
 from roleagent.envs.restoring import RecordedStep, Restorer
+from roleagent.imports import error_line
 from roleagent.learners.agent_r.options import SearchConfig
 from roleagent.slow_notice import count
 from roleagent.types import Completion, Request, Task, Trajectory, Turn, ending, grouping_state, reward_terms
@@ -434,7 +435,7 @@ class Search:
                 tree.add(child)
                 node.snapshot, node = None, child
         except (Exception, SystemExit) as error:
-            tree.error = _one_line(error)
+            tree.error = error_line(error)
 
     def conversation(self, rollout: Rollout, node: Node) -> Conversation:
         """The conversation up to a node."""
@@ -535,7 +536,7 @@ class _TreeSearch:
             try:
                 self._world.play(node, child)
             except (Exception, SystemExit) as error:  # whatever an environment raises
-                raise _WorldFailed(_one_line(error)) from error
+                raise _WorldFailed(error_line(error)) from error
             self._tree.add(child)
             if not child.is_leaf and child.depth >= self._options.depth:
                 child.stop_reason = "depth"
@@ -550,8 +551,4 @@ def _begin(world: _World, task_id: str) -> Tree:
     try:
         return world.begin(task_id)
     except (Exception, SystemExit) as error:
-        return Tree(Task(world.env_id, task_id), Node(), error=_one_line(error))
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
+        return Tree(Task(world.env_id, task_id), Node(), error=error_line(error))

@@ -5,13 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import sysconfig
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import roleagent
 from roleagent.agents.builders import (
     EnvSplit,
     analyst_class,
@@ -30,6 +27,7 @@ from roleagent.curricula.library import FailureLibrary, LibraryError
 from roleagent.curricula.suite import Suite
 from roleagent.env_card import card_of
 from roleagent.envs.retrieval.passages import RetrievalError
+from roleagent.imports import place_of
 from roleagent.learners.distillation import check_teacher, check_tokenizer
 from roleagent.learners.engine.engine import check_deepspeed
 from roleagent.learners.engine.lora import check_rank
@@ -46,8 +44,6 @@ from roleagent.learners.run.trackers import check_trackers
 from roleagent.learners.sft.demonstrations import sized
 from roleagent.slow_notice import waiting
 from roleagent.tasks.split import few_tasks, split_text
-
-_PACKAGE = Path(roleagent.__file__).parent
 
 
 @contextlib.contextmanager
@@ -143,7 +139,8 @@ def exit_status(error: BaseException, name: str) -> int:
         print(f"{name}: stopped; continue with --resume", file=sys.stderr)
         return 130
     if isinstance(error, (ConfigError, PolicyError, CheckpointError, EndpointError, LibraryError, ValueError)):
-        print(f"{name}: {error}{_place(error)}", file=sys.stderr)
+        place = place_of(error).replace("(", f"({type(error).__name__} in ", 1)
+        print(f"{name}: {error}{place}", file=sys.stderr)
         return 2
     if isinstance(error, Collapse):
         print(f"{name}: {error}", file=sys.stderr)
@@ -155,16 +152,6 @@ def exit_status(error: BaseException, name: str) -> int:
         print(f"{name}: {error}; when that is fixed, continue with --resume", file=sys.stderr)
         return 1
     raise error
-
-
-def _place(error: BaseException) -> str:
-    """Where code of the user's raised an error, such as a method, a reward or a callback; empty if it was not there."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [place for place, one in enumerate(frames) if Path(one.filename).is_relative_to(_PACKAGE)]
-    libraries = ("site-packages", sysconfig.get_paths()["stdlib"])
-    called = frames[max(own, default=len(frames)) + 1 :]
-    behind = [one for one in called if not any(library in one.filename for library in libraries)]
-    return f" ({type(error).__name__} in {behind[-1].filename}:{behind[-1].lineno})" if behind else ""
 
 
 def check_ranks(config: Config, ranks: int) -> None:

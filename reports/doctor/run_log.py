@@ -91,9 +91,11 @@ class Log:
 
     @cached_property
     def moved(self) -> float | None:
-        """Nats per token that the updates of an iteration moved the policy; None if one update hides it."""
-        updates = self.config.optim.minibatch_turns or self.config.optim.minibatches * self.config.optim.epochs > 1
-        measured = [row["logprob_gap"] for row in self.rows if row.get("tokens") and "logprob_gap" in row]
-        if not updates or not measured or self.mean("mismatch") > EXACT or self.mean("staleness"):
+        """Nats per token that the updates of an iteration moved the policy; None if single updates hide it."""
+        optim = self.config.optim
+        most = math.inf if optim.minibatch_turns else optim.minibatches * optim.epochs
+        rows = [row for row in self.rows if row.get("tokens") and row.get("optimizer_steps", most) > 1]
+        measured = [row["logprob_gap"] for row in rows if "logprob_gap" in row]
+        if not measured or self.mean("mismatch") > EXACT or self.mean("staleness"):
             return None
         return math.fsum(measured) / len(measured)

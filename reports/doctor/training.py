@@ -40,6 +40,9 @@ IDENTICAL = 0.02
 """Nats of entropy below which the episodes of a group are nearly identical; runs that learn have 0.06 and more."""
 SAMPLED_GAP = 0.3
 """Greedy success minus success at the sampling temperature from which the temperature is too high."""
+FAILED, UNFINISHED = 0.1, 0.2
+"""Share of the episodes without an outcome, and of those that the context or the agent program ended, that are too
+many."""
 CUT, MALFORMED = 0.1, 0.2
 """Share of replies cut at the token limit, and of replies without a command, that are too many."""
 MISMATCH = 0.1, 0.02
@@ -50,6 +53,24 @@ FORGOTTEN = 0.15
 """Loss of success on held-out tasks that is no chance, from which the policy has forgotten what it could."""
 SMALL_GAIN = 0.05
 """The gain for which the number of evaluation tasks is advised."""
+
+
+def episodes(log: Log) -> Iterator[Finding]:
+    """Episodes that have no outcome, or that something else than their task ended."""
+    config, crashed = log.config, log.total("crashed_episodes")
+    played = max(1.0, log.total("groups") * config.rollout.group_size)
+    if crashed >= FAILED * (crashed + played):
+        text = f"{crashed:.0f} episodes failed beside {played:.0f} that were played, and are left out"
+        yield Finding("failed episodes", "problem", text, "the run's warnings say with what: repair the environment")
+    stopped, late = log.total("agent_crashed"), log.total("agent_timeout")
+    if stopped + late >= UNFINISHED * played:
+        text = f"of {played:.0f} episodes the program ended {stopped:.0f} by an error and {late:.0f} by its time limit"
+        longer = f", or agent.timeout={2 * config.agent.timeout:g}" if late else ""
+        yield Finding("agent program", "problem", text, f"{log.path / 'agent.log'} has its last words{longer}")
+    if (share := _at_start(log, "context_share")) >= UNFINISHED:
+        text = f"{share:.0%} of the episodes in the first iteration ended because the context was full"
+        advice = f"policy.context={2 * config.policy.context} (now {config.policy.context}), or prompt.style=window"
+        yield Finding("short context", "problem", text, advice)
 
 
 def mismatch(log: Log) -> Iterator[Finding]:
@@ -230,11 +251,24 @@ def evidence(log: Log) -> Iterator[Finding]:
 
 
 Rule = Callable[[Log], Iterator[Finding]]
-CAUSES: tuple[Rule, ...] = (mismatch, forgetting, temperature, replies, costs, start, rate, predictions, held_out)
+CAUSES: tuple[Rule, ...] = (
+    episodes,
+    mismatch,
+    forgetting,
+    temperature,
+    replies,
+    costs,
+    start,
+    rate,
+    predictions,
+    held_out,
+)
 """From the causes that bring about others to those that are brought about."""
 SYMPTOMS: tuple[Rule, ...] = (variance, conduct, evidence)
 """What every cause brings about, too: named only if no cause is."""
 BROUGHT_ABOUT = {
+    "short context": ("start too weak",),
+    "agent program": ("start too weak",),
     "cut replies": ("start too weak",),
     "format": ("start too weak",),
     "penalties": ("rate too high",),

@@ -1,16 +1,20 @@
-"""Imports of a user's own modules, and of names at their first use."""
+"""Imports of a user's own modules, the places of their errors, and names that are imported at their first use."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from roleagent.options import ConfigError
+
+_PACKAGE = Path(__file__).parent
 
 
 @contextmanager
@@ -40,14 +44,25 @@ def load_object(name: str) -> Any:
         raise ConfigError(f"cannot load {name!r}: {_line_of(error)}") from error
 
 
-def _line_of(error: BaseException) -> str:
-    """An error in a line, with the place in the module that raised it."""
+def place_of(error: BaseException) -> str:
+    """Where a user's own code raised an error, or called what raised it, as ``" (FILE:LINE)"``; else empty."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = next((one for one in reversed(frames) if not one.filename.startswith("<")), None)
-    own = place is not None and place.filename != __file__ and "importlib" not in place.filename
-    where = f" ({place.filename}:{place.lineno})" if own and place is not None else ""
-    kind = "" if isinstance(error, (ImportError, AttributeError, SyntaxError)) else f"{type(error).__name__}: "
-    return f"{kind}{' '.join(str(error).split())}{where}"
+    ours = [Path(frame.filename).is_relative_to(_PACKAGE) for frame in frames]
+    called = frames[ours.index(True) :] if any(ours) else []  # before it stands the program that called this package
+    others = (str(_PACKAGE), "site-packages", sysconfig.get_paths()["stdlib"], "<")
+    users = [frame for frame in called if not any(other in frame.filename for other in others)]
+    return f" ({users[-1].filename}:{users[-1].lineno})" if users else ""
+
+
+def error_line(error: BaseException) -> str:
+    """``"TYPE: MESSAGE (FILE:LINE)"``, in one line; the place as :func:`place_of` says it."""
+    return " ".join(f"{type(error).__name__}: {error}{place_of(error)}".split())
+
+
+def _line_of(error: BaseException) -> str:
+    """Of an import; such errors name themselves."""
+    line = error_line(error)
+    return line.partition(": ")[2] if isinstance(error, (ImportError, AttributeError, SyntaxError)) else line
 
 
 def load_class(name: str, *methods: str) -> type:
@@ -84,4 +99,4 @@ def lazy_names(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
     return load
 
 
-__all__ = ["lazy_names", "load_class", "load_object", "searched_first"]
+__all__ = ["error_line", "lazy_names", "load_class", "load_object", "place_of", "searched_first"]

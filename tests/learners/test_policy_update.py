@@ -192,6 +192,7 @@ def test_an_empty_batch_makes_no_update():
     assert update(learner, build_batch([], [], learner.config, None, np.random.default_rng(0)), orders(1)) == {
         "entropy": 0.0,
         "logprob_gap": 0.0,
+        "optimizer_steps": 0.0,
         "world_share": 0.0,
         "world_loss_share": 0.0,
     }

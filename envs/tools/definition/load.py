@@ -14,7 +14,7 @@ from gymnasium.error import DependencyNotInstalled
 
 from roleagent.envs.tools.definition.function_tool import FunctionTool, as_tool, unique
 from roleagent.envs.tools.definition.schema import SchemaRefused
-from roleagent.imports import searched_first
+from roleagent.imports import place_of, searched_first
 from roleagent.options import shown, user_path
 from roleagent.tools import Tool
 
@@ -121,7 +121,8 @@ def load_module(place: str) -> ModuleType:
         raise
     except (Exception, SystemExit) as error:  # whatever a user's file raises
         kind = "" if isinstance(error, OSError | ModuleNotFoundError) else f"{type(error).__name__}: "
-        raise ToolsNotFound(f"cannot import the tools of {place}: {kind}{' '.join(str(error).split())}") from error
+        reason = f"{kind}{' '.join(str(error).split())}{place_of(error)}"
+        raise ToolsNotFound(f"cannot import the tools of {place}: {reason}") from error
 
 
 def _import_file(path: Path) -> ModuleType:

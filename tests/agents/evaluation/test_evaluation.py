@@ -166,7 +166,7 @@ def test_a_world_that_fails_is_reported_and_an_agent_that_fails_is_named(toy):
     toy.unwrapped.step = crash
     found = played_by(Walker(), toy, tasks)
     assert [entry.stop_reason for entry in found] == ["max_steps", "error", "max_steps"]
-    assert found[1].error == "RuntimeError: no more kitchens"
+    assert found[1].error.startswith("RuntimeError: no more kitchens")
     broken = Walker()
     broken.act = None
     with pytest.raises(ValueError, match="agent Walker raised TypeError: 'NoneType' object is not callable"):

@@ -222,7 +222,7 @@ def test_a_world_that_fails_ends_its_own_tree_alone():
 
     search._worlds[1].env.unwrapped.step = fail
     first, second, third = search.search(TASKS, rngs(3))
-    assert second.error == "RuntimeError: the stove burns"
+    assert second.error.startswith("RuntimeError: the stove burns")
     assert first.leaves()
     assert third.leaves()
     assert search.stats.errors == 1

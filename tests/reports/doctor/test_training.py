@@ -89,6 +89,13 @@ def test_the_whole_run_is_judged_and_not_its_last_iteration(tmp_path):
     assert problems(good) == []
 
 
+def test_an_iteration_of_one_update_says_nothing_about_the_rate(tmp_path):
+    """A minibatch without variance makes no update, and before the first one the policy has not moved."""
+    low = unpack("rate_low", tmp_path / "low")
+    write_log(low, [{**row, "optimizer_steps": 1.0} for row in log_of(low)])
+    assert "rate too low" not in problems(low)
+
+
 @pytest.mark.parametrize(
     ("figures", "cause"),
     [
@@ -99,6 +106,9 @@ def test_the_whole_run_is_judged_and_not_its_last_iteration(tmp_path):
         ({"format_errors": 900.0}, "format"),
         ({"zero_variance_groups": 8.0, "groups": 10.0, "replaced_groups": 0.0, "success": 0.5}, "zero variance"),
         ({"invalid_action_share": 0.9}, "invalid actions"),
+        ({"crashed_episodes": 30.0}, "failed episodes"),
+        ({"context_share": 0.4}, "short context"),
+        ({"agent_crashed": 20.0, "agent_timeout": 20.0}, "agent program"),
     ],
 )
 def test_causes_without_a_recorded_run(figures, cause, tmp_path):
