@@ -170,9 +170,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     rank = int(os.environ.get("RANK", "0"))  # set by torchrun and deepspeed
     name = f"{called('train')}, rank {rank}" if rank else called("train")
-    options = read_command(training_parser(__doc__, name), arguments)
+    options, folder = read_command(training_parser(__doc__, name), arguments), None
     try:
         config = open_config(options)
+        folder = config.folder
         if options.show_config:
             print(yaml.safe_dump(to_dict(config), sort_keys=False), end="")
             return 0
@@ -180,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json and not rank:
             print(json.dumps(result))
     except (Exception, KeyboardInterrupt) as error:
-        return exit_status(error, name)
+        return exit_status(error, name, folder)
     return 0
 
 

@@ -28,7 +28,7 @@ from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.hf import HFPolicy, PolicyError, check_path, own_device, positions_of, reason_of
 from roleagent.agents.rendering import note_of
 from roleagent.agents.rollout import Rollout
-from roleagent.config import Config, ConfigError
+from roleagent.config import Config, ConfigError, to_dict
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.env_card import card_of
 from roleagent.envs.failures.command_noise import CommandNoise
@@ -39,8 +39,9 @@ from roleagent.learners.batch import Batch, Column, segments_of
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.logprobs import TokenScorer, find_scoring
 from roleagent.learners.run.checkpoints import Checkpoints
+from roleagent.learners.run.folder import read_config
 from roleagent.learners.sft.demonstrations import demonstrate
-from roleagent.options import home_expanded, user_path
+from roleagent.options import differing, home_expanded, shown, user_path
 from roleagent.slow_notice import waiting
 from roleagent.types import ACTION, Group, Trajectory
 
@@ -170,7 +171,10 @@ class HintedTeacher:
         hinted, most = [], learner.policy.context_length
         played = ((trajectory, group) for group in groups for trajectory in group.trajectories)
         for index, (trajectory, group) in enumerate(played):
-            if hint := self._hint(trajectory, group):
+            hint = self._hint(trajectory, group)
+            if not isinstance(hint, str):
+                raise ConfigError(f"distill.hint returned {shown(hint)}, not a text")
+            if hint:
                 again = with_note(trajectory, rollout, hint)
                 segments = segments_of(again, [0.0] * len(again.turns), index, train_predictions=False)
                 if all(len(segment) <= most for segment in segments):
@@ -308,11 +312,19 @@ def check_tokenizer(config: Config, policy: HFPolicy | None = None) -> None:
         found = _encoded(other, text) if other else ServedTeacher(teacher, config.distill.model).encode(text)
         same = found == _encoded(own, text)
     if not same:
-        raise PolicyError(
-            f"distill.teacher={teacher} has another tokenizer than the policy: a teacher scores the policy's own "
-            "tokens. From scratch it is the same with the teacher's seed, environment, warmstart.episodes, wia, aiw "
-            "and curriculum.analyst"
-        )
+        reason = f"distill.teacher={teacher} has another tokenizer than the policy, whose own tokens it is to score"
+        if (user_path(teacher) / "config.yaml").exists() and not config.policy.path:
+            found = differing(to_dict(read_config(user_path(teacher))), to_dict(config))
+            own = [name for name in found if name.startswith(_OF_TOKENIZER)]
+            reason += f". From scratch, both need the same {', '.join(own)}" if own else ""
+        raise PolicyError(reason)
+
+
+_OF_TOKENIZER = (
+    *("seed", "wia", "aiw", "genenv", "env.", "prompt.", "warmstart.", "curriculum.analyst", "policy.vocabulary"),
+    *("policy.path", "simulator.kind"),
+)
+"""Beginnings of names of options that decide what text the tokenizer of a policy from scratch is trained on."""
 
 
 def _tokenizer(path: str | Path) -> PreTrainedTokenizerBase:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -286,6 +287,8 @@ class ToolEnv(TaskSplitEnv):
         """The terms of the last step."""
         judge = JUDGES[task.judge] if task.judge else self._default_judge
         terms = terms_of(judge(task, episode))
+        if terms["task"] > 1:
+            warnings.warn("a judge gave more than 1: let 1 be whole success, for it counts as won", stacklevel=2)
         if self.format_gate:
             form = ((episode.answer is not None) + (episode.malformed == 0)) / 2 - 1
             terms |= {"format": form, "task": terms["task"] if form == 0 else 0.0}

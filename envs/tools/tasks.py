@@ -101,10 +101,12 @@ class Tasks(Opened):
 
     def __init__(self, splits: Mapping[str, Sequence[ToolTask]], env_id: str):
         self.by_id: dict[str, ToolTask] = {}
-        for tasks in splits.values():
+        split_of: dict[str, str] = {}
+        for name, tasks in splits.items():
             for task in tasks:
                 if task.id in self.by_id:
-                    raise TaskError(f"the id {task.id!r} occurs twice")
+                    raise TaskError(f"the id {task.id!r} occurs twice, in {name} and in {split_of[task.id]}")
+                split_of[task.id] = name
                 self.by_id[task.id] = task
         self.env_id = env_id
         self._splits = {name: tuple(task.id for task in tasks) for name, tasks in splits.items()}
@@ -184,14 +186,16 @@ def _rows(source: Any) -> Iterator[ToolTask]:
     named = isinstance(source, str | os.PathLike)
     if not named and not isinstance(source, Iterable):
         raise TaskError(f"tasks are a JSON-lines file or a list of rows, not {shown(source)}")
-    count = 0
+    places: dict[str, int] = {}
     for place, row in _lines(user_path(source)) if named else enumerate(source, start=1):
-        count += 1
         try:
-            yield row if isinstance(row, ToolTask) else ToolTask.of(row)
+            task = row if isinstance(row, ToolTask) else ToolTask.of(row)
+            if places.setdefault(task.id, place) != place:
+                raise TaskError(f"the id {task.id!r} occurs twice, first in {places[task.id]}")
+            yield task
         except TaskError as error:
             raise TaskError(f"{f'{source}, line' if named else 'task'} {place}: {error}") from None
-    if not count:
+    if not places:
         raise TaskError(f"{f'{source} holds' if named else 'there are'} no tasks")
 
 

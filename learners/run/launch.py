@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -128,15 +129,17 @@ def _shared(part: EnvSplit) -> EnvSplit:
     return replace(part, config=replace(part.config, warmstart=warmstart))
 
 
-def exit_status(error: BaseException, name: str) -> int:
+def exit_status(error: BaseException, name: str, run: Path | None = None) -> int:
     """Prints an expected error as one line on stderr and returns the program's exit status; raises any other.
 
     Args:
         error: that ended the program.
         name: of the program.
+        run: the folder of its run, if it got so far; whatever it holds can be continued.
     """
+    again = f"continue with --resume {run}" if run is not None and os.path.exists(run / "config.yaml") else ""
     if isinstance(error, KeyboardInterrupt):
-        print(f"{name}: stopped; continue with --resume", file=sys.stderr)
+        print(f"{name}: stopped{'; ' * bool(again)}{again}", file=sys.stderr)
         return 130
     if isinstance(error, (ConfigError, PolicyError, CheckpointError, EndpointError, LibraryError, ValueError)):
         place = place_of(error).replace("(", f"({type(error).__name__} in ", 1)
@@ -149,7 +152,7 @@ def exit_status(error: BaseException, name: str) -> int:
         print(f"{name}: {error}", file=sys.stderr)
         return 4
     if isinstance(error, (OSError, RetrievalError)):  # a full disk, a server that ended; the last checkpoint is safe
-        print(f"{name}: {error}; when that is fixed, continue with --resume", file=sys.stderr)
+        print(f"{name}: {error}{'; when that is fixed, ' * bool(again)}{again}", file=sys.stderr)
         return 1
     raise error
 

@@ -6,7 +6,7 @@ import errno
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,11 @@ from roleagent.learners.run.trackers import Tracking
 from roleagent.random_streams import random_stream
 from roleagent.timer import Timer
 
-_UNUSABLE = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG)  # another name helps
+_UNUSABLE = (  # another name helps
+    *(errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG),
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+)
+_PRETRAINED = 5e7  # parameters; policies from scratch have fewer
 LOST_START = (
     "the run needs the weights that it began with; restore a copy, or start a new run in another folder (run_dir=…)"
 )
@@ -162,7 +166,19 @@ class Run:
             self.display.say(f"routers: {routers}")
         if self.config.policy.path and not policy.tokenizer.chat_template:
             self.display.say(NO_TEMPLATE)
+        for rate in self._high_rates() if size > _PRETRAINED and not self.config.lora.rank else ():
+            self.display.warn(f"{rate} suits a small policy from scratch: docs/pretrained.md has the rates of others")
         return policy
+
+    def _high_rates(self) -> Iterator[str]:
+        """Learning rates in use that a pretrained model hardly survives."""
+        config, method = self.config, self.method
+        if self.progress.stage == "warmstart" and config.warmstart.episodes and config.warmstart.lr > 1e-3:
+            yield f"warmstart.lr={config.warmstart.lr:g}"
+        if method.reinforces and config.optim.lr > 2e-4:
+            yield f"optim.lr={config.optim.lr:g}"
+        if method.critic and config.critic.lr > 2e-4:
+            yield f"critic.lr={config.critic.lr:g}"
 
     def _open_adapted(self, generator: torch.Generator) -> HFPolicy:
         """The model of the configured path, saved in the run folder once, with the newest checkpoint's adapter."""

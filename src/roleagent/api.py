@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from roleagent.callbacks import Callback
 from roleagent.commands import from_zero, natural, whole
 from roleagent.imports import searched_first
-from roleagent.options import ConfigError
+from roleagent.options import ConfigError, shown
 from roleagent.program import EVAL, TRAIN, check_packages, tune_cpu
 
 if TYPE_CHECKING:  # loaded by the functions: `import roleagent` stays light
@@ -114,6 +114,12 @@ def train(
     from roleagent.learners.run.options import open_config
     from roleagent.programs.train import run_training
 
+    if not isinstance(config, str | Path | None):
+        raise ConfigError(
+            f"config is a YAML file, not {shown(config)}: options are keywords, roleagent.train(**options)"
+        )
+    if not isinstance(callbacks, Sequence):
+        raise ConfigError(f"callbacks is a list of callbacks, not {shown(callbacks)}")
     for one in callbacks:
         if not isinstance(one, Callback):
             raise ConfigError(f"{type(one).__name__} is no callback: derive it from roleagent.Callback")
@@ -216,7 +222,8 @@ def as_overrides(options: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
                 text = json.dumps(value, default=_plain)
             except (AttributeError, TypeError):
                 raise ConfigError(
-                    f"{prefix}{name} must be a number, a text, a list or a mapping, not {value!r}"
+                    f"{prefix}{name} must be a number, a text, a list or a mapping, not {value!r}; a function or class "
+                    "is given by its name, such as my_file:NAME"
                 ) from None
             yield f"{prefix}{name}={text}"
 

@@ -110,7 +110,7 @@ def load_module(place: str) -> ModuleType:
                 return importlib.import_module(place)
         path = user_path(place).resolve()
         if not path.is_file():
-            raise ToolsNotFound(f"there is no file {place}")
+            raise ToolsNotFound(f"there is no file {place}{'' if Path(place).is_absolute() else f' in {Path.cwd()}'}")
         key = str(path), path.stat().st_mtime_ns
         if key not in _FILES:
             _FILES[key] = _import_file(path)

@@ -142,7 +142,7 @@ def one(**row):
         ({"tools": "json"}, "json has no tools"),
         ({"tools": []}, "there are no tools"),
         ({"tasks": [{"prompt": "x"}]}, "task 1: id must be a name or a number, not None"),
-        ({"tasks": [*TASKS, TASKS[0]]}, "the id 't1' occurs twice"),
+        ({"tasks": [*TASKS, TASKS[0]]}, "the id 't1' occurs twice, first in 1"),
         ({"tasks": []}, "there are no tasks"),
         (one(anwser=1), "no key 'anwser'; did you mean answer"),
         (one(tools=["fly"]), "the tool 'fly'; there are calculate"),

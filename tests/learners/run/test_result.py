@@ -105,6 +105,16 @@ def test_an_error_of_the_users_own_code_says_where_it_was_raised(capsys):
     assert __file__ not in capsys.readouterr().err
 
 
+def test_only_a_run_that_is_there_is_to_be_continued(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    for error, status in ((KeyboardInterrupt(), 130), (OSError("the disk is full"), 1)):
+        assert exit_status(error, "train", tmp_path / "run") == status
+        assert "--resume" not in capsys.readouterr().err
+    (tmp_path / "run" / "config.yaml").touch()
+    assert exit_status(KeyboardInterrupt(), "train", tmp_path / "run") == 130
+    assert capsys.readouterr().err == f"train: stopped; continue with --resume {tmp_path / 'run'}\n"
+
+
 def test_a_run_without_a_gain_is_warned_of_and_told_where_to_look(run):
     lines = " ".join(shown(run, before=measured(20), after=measured(20)))
     assert f"no sign of learning; roleagent doctor {run.folder.path} looks for the cause" in lines.replace("\n", "")
