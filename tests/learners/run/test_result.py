@@ -14,8 +14,10 @@ from roleagent.agents.evaluation.statistics import summarize
 from roleagent.config import ConfigError, load
 from roleagent.learners.method import method_of
 from roleagent.learners.run import evaluation
+from roleagent.learners.run.checkpoints import Progress
 from roleagent.learners.run.display import Display
 from roleagent.learners.run.launch import exit_status
+from roleagent.learners.run.run import Run
 from roleagent.learners.sft.method import SFT
 
 TYPES = ("look_at_obj_in_light", "pick_clean_then_place_in_recep")
@@ -123,3 +125,17 @@ def test_a_run_without_a_gain_is_warned_of_and_told_where_to_look(run):
 def test_stages_have_their_own_names(run):
     run.method = SFT(run.config)
     assert shown(run, before=measured(20), after=measured(30))[-1].startswith("imitation      +25.0 points greedy")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ((), ["warmstart.lr=0.01", "optim.lr=0.0005"]),
+        (("method=ppo", "warmstart.episodes=0"), ["optim.lr=0.0005", "critic.lr=0.0005"]),
+        (("method=sft", "warmstart.lr=1e-4"), []),
+    ],
+)
+def test_rates_of_a_policy_from_scratch_are_named(options, named):
+    config = load(overrides=list(options))
+    run = SimpleNamespace(config=config, method=method_of(config), progress=Progress())
+    assert [*Run._high_rates(run)] == named
