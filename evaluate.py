@@ -79,7 +79,7 @@ from roleagent.agents.policies.protocol import NO_TEMPLATE, Policy, PolicyError
 from roleagent.agents.prompting.standard import ChatAgent
 from roleagent.config import Config, ConfigError, from_dict, load, to_dict
 from roleagent.config.effects import of_training
-from roleagent.envs.mixture import joined
+from roleagent.envs.mixture import joined, parted
 from roleagent.files import make_folder, write_whole
 from roleagent.imports import searched_first
 from roleagent.learners.run.display import Display
@@ -126,6 +126,18 @@ class Evaluation:
         target = eval_target(options.agent, options.run, options.model_path, options.base_url)
         if options.agent_arg and target.plays == STANDARD:
             raise ConfigError("--agent-arg is for a named agent; change the standard prompts with --set")
+        for needed, there, given in (
+            ("a model", target.prompts, ("temperature", "max_tokens", "batch")),
+            ("a server (--base-url)", target.url, ("model",)),
+            ("a local model; with a server it is --concurrency", not target.url, ("batch",)),
+            (
+                "episodes",
+                not options.single_step,
+                ("keep_failures", "keep_signals", "cut_failures"),
+            ),
+        ):
+            if not there and (unused := next((name for name in given if getattr(options, name)), None)):
+                raise ConfigError(f"--{unused.replace('_', '-')} is for {needed}")
         if options.checkpoint and target.run is None:
             raise ConfigError("--checkpoint names one of a run: give the run with --agent or --run")
         config = configuration(options, target)
@@ -165,7 +177,7 @@ class Evaluation:
         for name, part in self.env_split.environments.items():
             own = {attempt for attempt in missing if self.env_split.of(attempt.task_id) is part}
             keep = partial(self.keep_episode, missing, transcripts, name)
-            bare = {Attempt(one.repeat, one.task_id.removeprefix(f"{name}/")) for one in own}
+            bare = {Attempt(one.repeat, parted(name, one.task_id)) for one in own}
             if own:
                 played[name] = replace(self, env_split=part)._play(name, bare, display, keep)
         for name, records in played.items():
@@ -192,7 +204,7 @@ class Evaluation:
             if not isinstance(model, Endpoint):
                 cut = self.options.cut_failures
                 kept = read_failures(cut) if cut else ()
-                own = (replace(one, task_id=one.task_id.removeprefix(f"{name}/")) for one in kept)
+                own = (replace(one, task_id=parted(name, one.task_id)) for one in kept)
                 failures = {one.task_id: one for one in own} if cut else None
                 return policy_attempts(env_split, model, missing, seed, keep, progress, failures)
             plain = env_split.without_predictions()

@@ -23,6 +23,7 @@ from roleagent.agents.prompt_templates import read_templates
 from roleagent.agents.rendering import Conversation, note_of, prediction_prompt, renderer_of, style_of
 from roleagent.config.settings import PromptConfig, RolloutConfig
 from roleagent.env_card import Instructions, instructions_of
+from roleagent.envs.mixture import parted
 from roleagent.envs.pool import EnvPool, Outcome
 from roleagent.envs.wrappers.predicted_state import score_predictions
 from roleagent.envs.wrappers.tags import ReplyReader, TagReader
@@ -162,7 +163,7 @@ class Rollout:
         if self.lessons is None:
             return ()
         shown: list[str] = []
-        task_type, goal = info.get("task_type", "").removeprefix(f"{self.name}/"), info.get("goal", "")
+        task_type, goal = parted(self.name, info.get("task_type", "")), info.get("goal", "")
         near = self.lessons.nearest(self.env_id, task_id, task_type, goal, info.get("state") or observation)
         for lesson in islice(near, _TRIED * self.lessons.most):
             if len(shown) == self.lessons.most:

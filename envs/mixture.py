@@ -78,6 +78,15 @@ class Mixture(gymnasium.Wrapper):
         return {**info, **{key: joined(self._name, info[key]) for key in ("task_id", "task_type") if key in info}}
 
 
+def parted(name: str, text: str) -> str:
+    """What :func:`joined` put behind a name.
+
+    >>> parted("toy", "toy/boil-egg-1"), parted("", "/data/a.tw")
+    ('boil-egg-1', '/data/a.tw')
+    """
+    return text.removeprefix(f"{name}/") if name else text
+
+
 def joined(name: str, text: str) -> str:
     """``name/text``, or what there is of both.
 

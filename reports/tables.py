@@ -9,7 +9,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from roleagent.agents.evaluation.comparison import EvalRecords, by_split
+from roleagent.agents.evaluation.comparison import (
+    OF_ONE_AGENT,
+    EvalRecords,
+    by_split,
+    differing_settings,
+    setting,
+)
 from roleagent.agents.evaluation.statistics import summarize
 from roleagent.options import ConfigError, user_path
 from roleagent.tasks.split import split_text
@@ -22,15 +28,27 @@ def run_table(options: argparse.Namespace) -> str:
         ConfigError: no file is named.
         ValueError: a file is no evaluation.
     """
-    rows: dict[str, list[EvalRecords]] = {}
-    for path in options.records:
-        one = EvalRecords.read(path)
-        rows.setdefault(_row_of(one), []).append(one)
+    rows = _rows([EvalRecords.read(path) for path in dict.fromkeys(options.records)])
     for name, *paths in options.row:
         rows.setdefault(name, []).extend(EvalRecords.read(user_path(path)) for path in paths)
     if not any(rows.values()):
         raise ConfigError("name record files, or a row and its record files after --row")
     return agent_table(rows, options.format)
+
+
+def _rows(evaluations: Sequence[EvalRecords]) -> dict[str, list[EvalRecords]]:
+    """Evaluations by agent. Those of one split whose settings differ in more than the seed have rows of their own."""
+    rows: dict[str, list[EvalRecords]] = {}
+    alike: dict[str, list[EvalRecords]] = {}
+    for one in evaluations:
+        alike.setdefault(_row_of(one), []).append(one)
+    for name, own in alike.items():
+        names = {key for cell in by_split(own).values() for key in differing_settings(cell, OF_ONE_AGENT)}
+        names -= {"agent.weights"} if "agent.checkpoint" in names else set()
+        for one in own:
+            apart = (f"{key.removeprefix('agent.')}={setting(one, key)}" for key in sorted(names))
+            rows.setdefault(", ".join([name, *apart]), []).append(one)
+    return rows
 
 
 def _row_of(one: EvalRecords) -> str:

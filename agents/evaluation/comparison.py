@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,11 @@ from roleagent.options import differing
 from roleagent.tasks.split import levels, split_text
 
 _SPLIT_KEYS = ("env_id", "split", "tasks", "digest")
-_IGNORED = ("agent", "batch", "seed", "task_split", "data", *_SPLIT_KEYS)
+_ELSEWHERE = ("batch", "seed", "task_split", "data", *_SPLIT_KEYS)
+_IGNORED = ("agent", *_ELSEWHERE)
 """Header keys that may differ: the agent, and what is compared elsewhere."""
+OF_ONE_AGENT = ("protocol", "versions", "judge", "lessons", *_ELSEWHERE)
+"""Header keys that may differ between evaluations of one agent, judge and lessons, whose episodes belong together."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +112,10 @@ def _measured_in_training(path: Path) -> EvalRecords:
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} holds no records of an evaluation") from error
     config = path.parent / "config.yaml"
-    return EvalRecords(path, task_split, _settings_of_run(config) if config.exists() else {}, records)
+    return EvalRecords(path, task_split, _settings_of_run(config, path.stem) if config.exists() else {}, records)
 
 
-def _settings_of_run(config: Path) -> dict[str, Any]:
+def _settings_of_run(config: Path, evaluation: str) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(config.read_text(encoding="utf-8-sig"))
         env, lessons = tree["env"], tree.get("lessons", {})
@@ -120,7 +123,8 @@ def _settings_of_run(config: Path) -> dict[str, Any]:
             lessons = {}
         return {
             "kwargs": env["kwargs"] if isinstance(env, Mapping) else {one["name"]: one["kwargs"] for one in env},
-            "temperature": tree["rollout"]["eval_temperature"],
+            "agent": {"name": config.resolve().parent.name, "evaluation": evaluation},
+            "temperature": tree["rollout"][f"eval_{'sampled' if evaluation.endswith('-sampled') else 'temperature'}"],
             "prompt": tree["prompt"],
             "lessons": {name: lessons[name] for name in ("show", "most", "tokens")} if lessons else None,
         }
@@ -306,21 +310,23 @@ def _own_folders(side: Sequence[EvalRecords]) -> bool:
 
 def _differences(first: Sequence[EvalRecords], second: Sequence[EvalRecords]) -> dict[str, list[Any]]:
     """Settings that differ between evaluations: the values on each side."""
-    everything = (*first, *second)
-    trees = [{key: value for key, value in one.settings.items() if key not in _IGNORED} for one in everything]
-    names = sorted({name for tree in trees for name in differing(trees[0], tree)})
-    # A training run records fewer settings; a missing setting does not differ.
-    names = [name for name in names if all(name.split(".")[0] in tree for tree in trees)]
     return {
-        name: [
-            sorted({json.dumps(_at(tree, name)) for tree in part})
-            for part in (trees[: len(first)], trees[len(first) :])
-        ]
-        for name in names
+        name: [sorted({json.dumps(setting(one, name)) for one in side}) for side in (first, second)]
+        for name in differing_settings((*first, *second))
     }
 
 
-def _at(tree: Any, name: str) -> Any:
+def differing_settings(evaluations: Sequence[EvalRecords], ignored: Collection[str] = _IGNORED) -> list[str]:
+    """The dotted names of settings that are not the same in all evaluations, but for ``ignored`` beginnings. A training
+    run records fewer settings; a missing one does not differ."""
+    trees = [{key: value for key, value in one.settings.items() if key not in ignored} for one in evaluations]
+    names = sorted({name for tree in trees for name in differing(trees[0], tree)})
+    return [name for name in names if all(name.split(".")[0] in tree for tree in trees)]
+
+
+def setting(one: EvalRecords, name: str) -> Any:
+    """The value of a setting by its dotted name; None without it."""
+    tree: Any = one.settings
     for part in name.split("."):
         tree = tree.get(part) if isinstance(tree, Mapping) else None
     return tree

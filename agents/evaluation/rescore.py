@@ -95,7 +95,7 @@ def _played(episode: Mapping[str, Any]) -> dict[str, Any]:
 
 def changed(file: RecordFile, old: Mapping[Attempt, Record]) -> tuple[int, int]:
     """How many episodes are won now that were not, and the other way round."""
-    pairs = [(old[record.attempt].won, record.won) for record in file.records if record.sound]
+    pairs = [(old[one.attempt].won, one.won) for one in file.records if one.sound and one.attempt in old]
     return pairs.count((False, True)), pairs.count((True, False))
 
 

@@ -40,7 +40,6 @@ from roleagent.envs.failures.scripted_episode import ScriptedEpisode
 from roleagent.envs.mixture import joined
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers.tags import ReplyReader
-from roleagent.imports import error_line
 from roleagent.learners.batch import draw_turns, prediction_reply, prediction_text, segments_of
 from roleagent.learners.run.display import Display
 from roleagent.learners.run.run import Run
@@ -51,8 +50,8 @@ PER_TASK = 40
 """Most episodes of a training task in a warm start: more of them repeat each other."""
 _REPEATS = 5
 """Demonstrations of a task in a row that say nothing new, after which it is not played again."""
-_FIRST = 3
-"""Demonstrations from whose time that of all of them is estimated, and which may not all fail."""
+_TIMED = 3
+"""Episodes from whose time that of all of them is estimated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +171,10 @@ def collect_demonstrations(split: EnvSplit, rng: np.random.Generator, display: D
     """``warmstart.episodes`` episodes of the expert on training tasks; with the same ``rng`` the same on every rank.
 
     A task whose last :data:`_REPEATS` episodes were known is not played again: its further demonstrations are drawn
-    from the episodes that it has. An episode that fails is no demonstration.
+    from the episodes that it has.
 
     Raises:
-        ConfigError: the expert wins too rarely, or each of the first episodes fails.
+        ConfigError: the expert wins too rarely.
     """
     config = split.config.warmstart
     slips = CommandNoise((), rng)
@@ -185,7 +184,6 @@ def collect_demonstrations(split: EnvSplit, rng: np.random.Generator, display: D
     won: dict[str, list[Demonstration]] = {}  # by task
     repeats: Counter[str] = Counter()  # of a task's newest demonstrations, in a row
     attempts, began = 0, time.monotonic()
-    broken: list[str] = []
     drawn: set[tuple[str, str]] = set()
     least = min((share for share in config.shares.values() if share > 0), default=1.0)
     while len(chosen) < config.episodes:
@@ -198,32 +196,20 @@ def collect_demonstrations(split: EnvSplit, rng: np.random.Generator, display: D
         if repeats[task_id] >= _REPEATS:
             demonstration: Demonstration | None = earlier[int(rng.integers(len(earlier)))]
         else:
-            try:
-                demonstration = demonstrate(split.base, task_id, config.noise, slips, rng)
-            except ConfigError:
-                raise
-            except Exception as error:  # whatever an environment or an expert raises
-                demonstration = None
-                broken.append(error_line(error))
-                if len(broken) == _FIRST and attempts < _FIRST:
-                    raise ConfigError(
-                        f"the first {_FIRST} demonstrations failed, the first with: {broken[0]}"
-                    ) from error
+            demonstration = demonstrate(split.base, task_id, config.noise, slips, rng)
             if demonstration is not None:
                 is_new = all(demonstration.shown != one.shown for one in earlier)
                 repeats[task_id] = 0 if is_new else repeats[task_id] + 1
                 earlier.append(demonstration)
         attempts += 1
-        if attempts == _FIRST:
-            _say_cost((time.monotonic() - began) / _FIRST, len(order), config.episodes, display)
+        if attempts == _TIMED:
+            _say_cost((time.monotonic() - began) / _TIMED, len(order), config.episodes, display)
         if demonstration is not None:
             drawn.add((task_id, demonstration.task.task_type))
             if _is_chosen(demonstration.task, config.shares, rng):
                 chosen.append(demonstration)
         if attempts % 20 == 0:
             display.advance(len(chosen))
-    if broken:
-        display.warn(f"{len(broken)} of {attempts} demonstrations failed and are left out, the first with: {broken[0]}")
     for kind in config.shares:
         if not any(is_of(kind, *task) for task in drawn):
             display.say(f"warmstart.shares: none of {len(drawn)} drawn tasks of {split.task_split.env_id} is of {kind}")

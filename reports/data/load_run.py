@@ -61,7 +61,7 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
         notes.append(f"{stopped['reason']} ended the run after {stopped['done']} of {stopped['of']} steps")
     working = at_work(run)
     measured = load_evaluations(run, notes)
-    if longer := "after" in measured and _resumed_for_longer(run, measured["after"], working, trained, state):
+    if longer := "after" in measured and is_outdated(run, measured["after"], trained):
         del measured["after"]
         result = {}
     gain = measure_gain(measured)
@@ -121,12 +121,22 @@ def _held_out_alarms(
     signs: dict[str, str] = {}
     last = trained[-1]["step"] if trained else 0
     for name, summary in measured.items():
-        step = 0 if name == "before" else int(digits[0]) if (digits := re.findall(r"\d+", name)) else last
+        step = step_of(name, last)
         signs = held_out_signs([row for row in trained if row["step"] <= step + 1], summary)
         for sign in signs:
             found.setdefault(sign, {"name": sign, "step": step})["until"] = step
     notes += [f"held-out tasks: {message}" for message in signs.values()]
     return [alarm for name, alarm in found.items() if name not in logged]
+
+
+def step_of(evaluation: str, last: int) -> int:
+    """The iteration after which an evaluation was; of ``after`` the ``last``.
+
+    >>> step_of("before", 40), step_of("iteration-000020", 40), step_of("after", 40)
+    (0, 20, 40)
+    """
+    digits = re.findall(r"\d+", evaluation)
+    return 0 if evaluation == "before" else int(digits[0]) if digits else last
 
 
 def load_episodes(run: Path, iteration: int) -> list[EpisodeCard]:
@@ -189,21 +199,22 @@ def _without_records(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in summary.items() if name != "records"}
 
 
-def _resumed_for_longer(
-    run: Path,
-    after: Mapping[str, Any],
-    working: bool,
-    trained: Sequence[Mapping[str, Any]],
-    checkpoint: Mapping[str, Any],
-) -> bool:
-    """Whether a finished run was resumed for more iterations, so that its last evaluation is outdated."""
+def is_outdated(run: Path, after: Mapping[str, Any], trained: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a finished run was resumed for more iterations, so that its last evaluation is outdated.
+
+    Args:
+        run: the folder.
+        after: that evaluation.
+        trained: the logged iterations.
+    """
+    checkpoint = newest_checkpoint(run)
     version = after.get("policy_version")
     if checkpoint.get("version", version) != version:
         return True
     if trained and checkpoint and trained[-1]["step"] > checkpoint.get("step", 0):
         return True
     try:  # a process writes the lock when it starts
-        return working and (run / ".lock").stat().st_mtime_ns > (run / "after.json").stat().st_mtime_ns
+        return at_work(run) and (run / ".lock").stat().st_mtime_ns > (run / "after.json").stat().st_mtime_ns
     except OSError:
         return False
 

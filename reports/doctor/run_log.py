@@ -11,6 +11,7 @@ from roleagent.learners.run.metrics import FEWEST, WINDOW, rise_of
 from roleagent.learners.run.watchdog import SUCCESS_LEAST, SUCCESS_SHARE
 from roleagent.reports.data.curves import load_metrics, number
 from roleagent.reports.data.eval_results import json_file, load_evaluations, measure_gain
+from roleagent.reports.data.load_run import is_outdated
 
 EXACT = 1e-4
 """Mismatch in nats below which so small a movement is more than rounding."""
@@ -38,9 +39,11 @@ class Log:
             if row["stage"] == "train"
         ]
         self.result = json_file(run / "result.json", [])
-        self.evaluations = load_evaluations(run, [])
-        self.gain = measure_gain(self.evaluations)
-        self.gain_sampled = measure_gain(load_evaluations(run, [], "-sampled"))
+        self.evaluations, sampled = load_evaluations(run, []), load_evaluations(run, [], "-sampled")
+        if "after" in self.evaluations and is_outdated(run, self.evaluations["after"], self.rows):
+            self.result, sampled = None, {}
+            del self.evaluations["after"]
+        self.gain, self.gain_sampled = measure_gain(self.evaluations), measure_gain(sampled)
 
     def values(self, name: str) -> list[float]:
         return [row[name] for row in self.rows if name in row]

@@ -24,6 +24,7 @@ from roleagent.learners.run.metrics import (
     not_learning,
 )
 from roleagent.learners.run.watchdog import SOLVED, SUCCESS_LEAST, Watchdog, entropy_rose, penalties, signs_of
+from roleagent.reports.data.load_run import step_of
 from roleagent.reports.doctor.findings import Finding
 from roleagent.reports.doctor.run_log import Log
 
@@ -58,7 +59,7 @@ SMALL_GAIN = 0.05
 def episodes(log: Log) -> Iterator[Finding]:
     """Episodes that have no outcome, or that something else than their task ended."""
     config, crashed = log.config, log.total("crashed_episodes")
-    played = max(1.0, log.total("groups") * config.rollout.group_size)
+    played = max(1.0, log.total("groups") * config.rollout.group_size - crashed)
     if crashed >= FAILED * (crashed + played):
         text = f"{crashed:.0f} episodes failed beside {played:.0f} that were played, and are left out"
         yield Finding("failed episodes", "problem", text, "the run's warnings say with what: repair the environment")
@@ -153,12 +154,13 @@ def rate(log: Log) -> Iterator[Finding]:
 
 def forgetting(log: Log) -> Iterator[Finding]:
     """Held-out tasks that the start solved are lost. Success in training hides it: each iteration draws other tasks."""
-    held_out = log.values("held_out_success")
-    of_split = log.evaluations.get("before", {}).get("n", 0)
-    tasks = min(log.config.train.evaluate_tasks or of_split, of_split)
-    if len(held_out) < 2 or not tasks:
+    held_out, before = log.values("held_out_success"), log.evaluations.get("before", {})
+    between = [one for name, one in log.evaluations.items() if name.startswith("iteration")]  # of fewer tasks
+    common = {record["task_id"] for record in (between or [before])[-1].get("records", ())}
+    solved = [bool(record["won"]) for record in before.get("records", ()) if record["task_id"] in common]
+    if len(held_out) < 2 or not solved:
         return
-    first, last = held_out[0], held_out[-1]
+    tasks, first, last = len(common), sum(solved) / len(solved), held_out[-1]
     chance = 1.96 * math.sqrt((first * (1 - first) + last * (1 - last)) / tasks)
     if first - last < max(FORGOTTEN, chance):
         return
@@ -205,8 +207,9 @@ def predictions(log: Log) -> Iterator[Finding]:
 
 def held_out(log: Log) -> Iterator[Finding]:
     """Training succeeds where held-out tasks fail."""
-    newest = next(reversed(log.evaluations.values()), {})
-    signs = held_out_signs(log.rows, newest)
+    name, newest = next(reversed(log.evaluations.items()), ("before", {}))
+    step = step_of(name, int(log.rows[-1]["step"]))
+    signs = held_out_signs([row for row in log.rows if row["step"] <= step + 1], newest)
     if "held_out_gap" in signs:
         advice = "more training tasks, or an env.eval_split like env.train_split"
         yield Finding("held-out tasks", "problem", signs["held_out_gap"], advice)
@@ -268,6 +271,7 @@ SYMPTOMS: tuple[Rule, ...] = (variance, conduct, evidence)
 """What every cause brings about, too: named only if no cause is."""
 BROUGHT_ABOUT = {
     "short context": ("start too weak",),
+    "failed episodes": ("start too weak",),
     "agent program": ("start too weak",),
     "cut replies": ("start too weak",),
     "format": ("start too weak",),

@@ -49,7 +49,7 @@ def place_of(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     ours = [Path(frame.filename).is_relative_to(_PACKAGE) for frame in frames]
     called = frames[ours.index(True) :] if any(ours) else []  # before it stands the program that called this package
-    others = (str(_PACKAGE), "site-packages", sysconfig.get_paths()["stdlib"], "<")
+    others = (str(_PACKAGE), "site-packages", "dist-packages", sysconfig.get_paths()["stdlib"], "<")
     users = [frame for frame in called if not any(other in frame.filename for other in others)]
     return f" ({users[-1].filename}:{users[-1].lineno})" if users else ""
 

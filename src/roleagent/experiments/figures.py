@@ -73,16 +73,25 @@ class Course(NamedTuple):
         return area / self.points[-1].steps
 
 
-def course(folder: Path, success: Callable[[Mapping[str, Any]], float] = lambda found: found["success"]) -> Course:
-    """Reads a finished run's folder; ``success`` extracts the compared number of an evaluation's summary."""
+def course(folder: Path, measure: str = SUCCESS) -> Course:
+    """The learning curve of a finished run, on the tasks that all its evaluations have."""
     steps: dict[int, float] = {0: 0.0}
     for row in iterations_of(folder):
         steps[row["step"]] = steps[row["step"] - 1] + row["environment_steps"]
     last = max(steps)
     files = {int(path.stem.rpartition("-")[2]): path for path in folder.glob("iteration-*.json")}
     files = {0: folder / "before.json", **files, last: files.get(last, folder / "after.json")}
-    found = {iteration: json.loads(path.read_text(encoding="utf-8")) for iteration, path in sorted(files.items())}
-    return Course(tuple(Point(steps[iteration], success(summary)) for iteration, summary in found.items()))
+    played = {
+        iteration: [Record(**row) for row in json.loads(path.read_text(encoding="utf-8"))["records"]]
+        for iteration, path in sorted(files.items())
+    }
+    common = set.intersection(*({record.task_id for record in records if record.sound} for records in played.values()))
+
+    def reached(records: Sequence[Record]) -> float:
+        shared = [record for record in records if record.sound and record.task_id in common]
+        return float(np.mean([outcome(record, measure) for record in concerned(shared, measure)]))
+
+    return Course(tuple(Point(steps[iteration], reached(records)) for iteration, records in played.items()))
 
 
 @dataclass(frozen=True)
@@ -106,16 +115,7 @@ class ArmRuns:
     @cached_property
     def courses(self) -> dict[Key, Course]:
         """The learning curve of each run."""
-
-        kind = type_of(self.measure)
-
-        def reached(summary: Mapping[str, Any]) -> float:
-            if kind is not None:
-                records = summary["records"]
-                return float(np.mean([one["won"] for one in records if is_of(kind, one["task_id"], one["task_type"])]))
-            return float(summary[SUCCESS] if self.measure == SUCCESS else summary["metrics"][self.measure]["mean"])
-
-        return {seed: course(folder, reached) for seed, folder in self.runs.items()}
+        return {seed: course(folder, self.measure) for seed, folder in self.runs.items()}
 
     @property
     def predicts(self) -> bool:

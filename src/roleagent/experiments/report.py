@@ -535,7 +535,7 @@ def _prediction_correlation(plan: Plan, arms: Sequence[ArmRuns]) -> Iterator[str
         kind = "Point-biserial correlation" if by_success else "Correlation"
         what, halves = ("outcome", ("won", "lost")) if by_success else (plan.measure, ("above its mean", "below"))
         yield f"{kind} of an episode's mean prediction score and {what}:\n"
-        turns = "r of training turns", "given validity"
+        turns = "r of training turns", "within states"
         yield markdown_row(
             "arm", "temperature", "episodes", "r", *(f"prediction score, {half}" for half in halves), *turns
         )
@@ -544,7 +544,7 @@ def _prediction_correlation(plan: Plan, arms: Sequence[ArmRuns]) -> Iterator[str
         yield (
             "\nThe interval is a bootstrap over tasks. Published, of outcomes: 0.41 over 200 rollouts. The last two "
             "columns are means over training iterations: the correlation of a turn's score and its episode's success, "
-            "plain and given whether the command was valid.\n"
+            "plain and within each task and state.\n"
         )
 
 

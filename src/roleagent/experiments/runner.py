@@ -242,7 +242,12 @@ def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
             status = run.evaluate([*options, "--out", str(records)])
             if status:
                 raise ConfigError(f"evaluating {run.folder} ended with status {status} (see {run.log})")
-        check_measure(plan.measure, EvalRecords.read(records).records)
+        found = EvalRecords.read(records).records
+        failed = [record for record in found if not record.sound]
+        if failed and not evaluation.in_training:
+            error = f"{len(failed)} episodes of {records} failed, the first with: {failed[0].error}"
+            raise ConfigError(f"{error}; the same command tries them again, and the report waits for them")
+        check_measure(plan.measure, found)
         results.append({"temperature": evaluation.temperature, **json.loads(result.read_text(encoding="utf-8"))})
     return results
 

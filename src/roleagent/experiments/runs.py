@@ -153,8 +153,7 @@ class Run:
     def reinforced_tokens(self) -> int:
         """Sampled tokens that all updates of the iterations trained, in every pass."""
         rows = map(json.loads, (self.folder / "metrics.jsonl").read_text().splitlines())
-        steps = self.config.optim.minibatches * self.config.optim.epochs
-        return round(sum(row.get("tokens", 0.0) for row in rows if row["stage"] == "train") * steps)
+        return round(sum(row["tokens"] * row["optimizer_steps"] for row in rows if row["stage"] == "train"))
 
     def control(self, name: str, *options: str) -> Run:
         """A run with other options that starts from this one's warm start."""

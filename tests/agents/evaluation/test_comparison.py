@@ -262,6 +262,26 @@ def test_a_table_has_an_agent_a_row_and_a_split_a_column(tmp_path, capsys):
     assert "--row" in capsys.readouterr().err
 
 
+def test_a_table_has_another_row_for_another_checkpoint_or_temperature(tmp_path, capsys):
+    agent = {"name": "toy", "checkpoint": "step-500005", "weights": "a"}
+    files = [
+        str(measured(tmp_path / name, won, agent=agent | more, temperature=heat, seed=seed))
+        for name, won, more, heat, seed in (
+            ("greedy", ["abcd"], {}, 0.0, 0),
+            ("again", ["ab"], {}, 0.0, 1),
+            ("sampled", ["a"], {}, 1.0, 0),
+            ("early", [""], {"checkpoint": "step-500001", "weights": "b"}, 0.0, 0),
+        )
+    ]
+    assert evaluate.main(["table", *files, files[0], "--format", "csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [(row["agent"], row["evaluations"], row["success"]) for row in rows] == [
+        ("toy, checkpoint=step-500005, temperature=0.0", "2", "0.75"),
+        ("toy, checkpoint=step-500005, temperature=1.0", "1", "0.25"),
+        ("toy, checkpoint=step-500001, temperature=0.0", "1", "0.0"),
+    ]
+
+
 @pytest.mark.parametrize(
     "content, words",
     [

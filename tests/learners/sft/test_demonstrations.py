@@ -1,8 +1,6 @@
 """Demonstrations: the policy learns from exactly the tokens that it would meet if it played so itself."""
 
-import itertools
 from dataclasses import replace
-from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -10,12 +8,12 @@ import pytest
 from tiny import TEMPLATE, Script, plain
 
 from roleagent.agents.builders import EnvSplit
-from roleagent.config import ConfigError, from_dict, load
+from roleagent.config import ConfigError, load
 from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.envs.wrappers.tags import parse
 from roleagent.learners import batch
 from roleagent.learners.sft import demonstrations as tokenization
-from roleagent.learners.sft.demonstrations import CorruptedPredictions, collect_demonstrations, demonstrate
+from roleagent.learners.sft.demonstrations import CorruptedPredictions, demonstrate
 from roleagent.learners.sft.imitation import batches
 from roleagent.types import ACTION, CONTEXT, PREDICTION
 
@@ -186,26 +184,3 @@ def test_an_epoch_holds_every_segment_once_in_another_order(env):
     assert again == [len(batch) for batch in epoch]
     other = list(batches(segments, 1000, np.random.default_rng(1)))
     assert [id(segment) for segment in other[0]] != [id(segment) for segment in epoch[0]]
-
-
-@pytest.mark.parametrize("every", [3, 1])
-def test_an_environment_that_fails_now_and_then_ends_no_demonstration_but_its_own(every, monkeypatch):
-    split = EnvSplit.training(from_dict({"env": {"id": "RoleAgent/Toy-v0"}, "warmstart": {"episodes": 8}}))
-    resets, inner = itertools.count(), split.base.unwrapped.reset
-
-    def reset(**options):
-        if next(resets) % every == 0:
-            raise RuntimeError("the stove\nburns")
-        return inner(**options)
-
-    monkeypatch.setattr(split.base.unwrapped, "reset", reset)
-    warned = []
-    display = SimpleNamespace(stage=print, advance=print, say=print, warn=warned.append)
-    if every == 1:
-        with pytest.raises(
-            ConfigError, match=r"demonstrations failed, the first with: RuntimeError: the stove burns \("
-        ):
-            collect_demonstrations(split, np.random.default_rng(0), display)
-        return
-    assert len(collect_demonstrations(split, np.random.default_rng(0), display)) == 8
-    assert len(warned) == 1 and "failed and are left out, the first with: RuntimeError: the stove burns" in warned[0]

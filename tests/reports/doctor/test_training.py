@@ -118,6 +118,28 @@ def test_causes_without_a_recorded_run(figures, cause, tmp_path):
     assert problems(run) == [cause]
 
 
+def test_held_out_tasks_are_compared_with_the_same_tasks_and_the_same_time(tmp_path):
+    """The evaluations between have fewer tasks, and one before training says nothing about its end."""
+    run = unpack("forgets", tmp_path / "run")
+    before = json.loads((run / "before.json").read_text())
+    lost = [record for record in before["records"] if not record["won"]]
+    (run / "iteration-000005.json").write_text(json.dumps({**before, "records": lost}))
+    assert "forgetting" not in problems(run)  # none of these tasks was solved before
+    run = unpack("flat", tmp_path / "flat")
+    (run / "after.json").unlink()
+    write_log(run, [{**row, "success": 0.95} for row in log_of(run)])
+    assert "held-out tasks" not in problems(run)
+
+
+def test_a_run_that_was_resumed_is_not_judged_by_its_earlier_end(tmp_path):
+    run = unpack("healthy", tmp_path / "run")
+    (run / "checkpoints" / "step-500040").mkdir(parents=True)
+    (run / "checkpoints" / "step-500040" / "state.json").write_text('{"stage": "train", "step": 40}')
+    worse = [{**row, "step": 40 + row["step"], "success": 0.02} for row in log_of(run)[:20]]
+    write_log(run, [*log_of(run), *worse])
+    assert not any(finding.name == "gain" for finding in diagnose(run))
+
+
 def test_success_in_training_alone_is_named(tmp_path):
     run = unpack("flat", tmp_path / "run")
     after = json.loads((run / "after.json").read_text())
