@@ -23,7 +23,7 @@ from roleagent.curricula.failure_sampler import CurriculumSampler
 from roleagent.curricula.mixed_sampler import MixedSampler
 from roleagent.learners.batch import Batch, Column
 from roleagent.learners.engine.prefix_sharing import distinct_tokens
-from roleagent.learners.run.ranks import Ranks, dealt_back
+from roleagent.learners.run.ranks import Ranks, dealt_back, portable
 from roleagent.learners.run.run import Run
 from roleagent.learners.run.trajectory_log import Analysis, ScoredGroup
 from roleagent.types import Completion, Group, Reflection, Request, Sampler, Segment
@@ -145,8 +145,16 @@ class SharedPolicy:
         self._ranks.once(lambda: None)
 
     def _answer(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
-        own = self._policy.generate(self._ranks.share(requests), temperature)
-        return dealt_back(self._ranks.gather(own))
+        own: list[Completion] = []
+        failure: Exception | None = None
+        try:
+            own = self._policy.generate(self._ranks.share(requests), temperature)
+        except Exception as error:  # raised behind the exchange: the other ranks wait there
+            failure = error
+        answers = self._ranks.gather((own, failure and portable(failure)))
+        if error := failure or next((error for _, error in answers if error), None):
+            raise error
+        return dealt_back([part for part, _ in answers])
 
 
 _DRAWS = 3  # of a replacement that is a task of the iteration

@@ -197,12 +197,16 @@ def largest_return(group: Group, name: str) -> float:
     return max((abs(value) for row in rows for value in returns(row, 1.0)), default=0.0)
 
 
-def shuffle_process(groups: Sequence[Group], weights: Mapping[str, float], rng: np.random.Generator) -> list[Group]:
+Shuffle = Callable[[Sequence[float]], list[float]]
+"""Deals values anew."""
+
+
+def shuffle_process(groups: Sequence[Group], weights: Mapping[str, float], shuffle: Shuffle) -> list[Group]:
     """The same values of each process term on other turns, among those of the batch that have the term."""
     changed = list(groups)
     for name in weighing(weights):
         rewards = [turn.rewards for group in changed for one in group.trajectories for turn in one.turns]
-        values = iter(rng.permutation([row[name] for row in rewards if name in row]).tolist())
+        values = iter(shuffle([row[name] for row in rewards if name in row]))
 
         def drawn(turn: Turn, _: Trajectory, name: str = name, values: Iterator[float] = values) -> dict[str, float]:
             return {name: next(values)} if name in turn.rewards else {}

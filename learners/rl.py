@@ -46,6 +46,7 @@ from roleagent.learners.engine.engine import Learner, policy_computes
 from roleagent.learners.engine.lora import Adapter, ModuleWeights, adapted
 from roleagent.learners.lessons import training_lessons
 from roleagent.learners.rewards import (
+    Shuffle,
     Values,
     has_zero_variance,
     normalize_process,
@@ -356,25 +357,36 @@ def estimate_advantages(run: Run, groups: Sequence[Group]) -> list[Advantages]:
         options = config.estimator
         normalized = normalize_process(groups, options.rewards, options.process_norm, options.process_gate)
         if config.train.shuffle == "process":
-            normalized = shuffle_process(
-                normalized, options.rewards, run.own_stream("shuffled process rewards", run.iteration)
-            )
+            normalized = shuffle_process(normalized, options.rewards, _shuffle(run, "shuffled process rewards"))
         estimated = [run.method.estimate(group) for group in normalized]
         if config.train.shuffle != "advantages":
             return estimated
-        rng = run.own_stream("shuffled advantages", run.iteration)
-        values = shuffled([of_group.values for of_group in estimated], rng)
-        predictions = shuffled([of_group.prediction or [] for of_group in estimated], rng)
+        shuffle = _shuffle(run, "shuffled advantages")
+        values = shuffled([of_group.values for of_group in estimated], shuffle)
+        predictions = shuffled([of_group.prediction or [] for of_group in estimated], shuffle)
         return [
             replace(of_group, values=own, prediction=prediction)
             for of_group, own, prediction in zip(estimated, values, predictions, strict=True)
         ]
 
 
-def shuffled(advantages: Sequence[Values], rng: np.random.Generator) -> list[Values]:
+def _shuffle(run: Run, stream: str) -> Shuffle:
+    """Deals the values of all ranks anew; every rank must call it, equally often."""
+    ranks = run.ranks
+    rng = ranks.once(lambda: run.own_stream(stream, run.iteration))
+
+    def shuffle(own: Sequence[float]) -> list[float]:
+        each = ranks.everywhere(list(own))
+        dealt = rng.permutation([value for part in each for value in part]).tolist()
+        first = sum(map(len, each[: ranks.rank]))
+        return dealt[first : first + len(own)]
+
+    return shuffle
+
+
+def shuffled(advantages: Sequence[Values], shuffle: Shuffle) -> list[Values]:
     """The same values on other turns, shuffled over the whole batch."""
-    flat = [value for group in advantages for row in group for value in row]
-    values = iter(rng.permutation(flat).tolist())
+    values = iter(shuffle([value for group in advantages for row in group for value in row]))
     return [[[next(values) for _ in row] for row in group] for group in advantages]
 
 

@@ -3,7 +3,7 @@
 Everything lies in the folder ``revision/`` of the run:
 
 ==============================  =====================================================================================
-``iteration-001/tasks.json``    the tasks that are searched
+``iteration-001/tasks.json``    the tasks that are searched, and how many at a time
 ``iteration-001/search-….json`` what the search of a batch cost
 ``iteration-001/batch-….gz``    JSON lines: the examples and leaves of a batch of trees, a tree a line
 ``iteration-001.json``          counts: trees, pairs, verdicts, splices, what was dropped, tokens
@@ -177,9 +177,10 @@ def tree_batches(run: Run, sampler: RankSampler, iteration: int) -> Iterator[Tre
     drawn = sampler.sample(options.tasks)
     saved = run.ranks.once(lambda: run.folder.read_json(f"{_name(iteration)}/tasks.json"))
     tasks = drawn if saved is None else list(saved["tasks"])
+    # Of a resumed run, whose files are numbered by batch, that of the ranks with which it searched first.
+    size = BATCH_TREES * run.ranks.size if saved is None else saved["batch"]
     if saved is None:
-        run.ranks.once(lambda: _write_tasks(run, iteration, tasks))
-    size = BATCH_TREES * run.ranks.size
+        run.ranks.once(lambda: _write_tasks(run, iteration, tasks, size))
     run.display.stage(f"search {iteration}", len(tasks))
     for number, first in enumerate(range(0, len(tasks), size)):
         batch = TreeBatch(
@@ -324,9 +325,9 @@ def _write_counts(run: Run, batch: TreeBatch, spent: Sequence[Mapping[str, int]]
     run.folder.write_json(f"{_name(batch.iteration)}/search-{batch.number:03d}.json", total)
 
 
-def _write_tasks(run: Run, iteration: int, tasks: Sequence[str]) -> None:
+def _write_tasks(run: Run, iteration: int, tasks: Sequence[str], batch: int) -> None:
     _folder(run, iteration).mkdir(parents=True, exist_ok=True)
-    run.folder.write_json(f"{_name(iteration)}/tasks.json", {"tasks": list(tasks)})
+    run.folder.write_json(f"{_name(iteration)}/tasks.json", {"tasks": list(tasks), "batch": batch})
 
 
 def _spent(run: Run, iteration: int) -> list[dict[str, Any]]:

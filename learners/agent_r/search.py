@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -411,7 +412,17 @@ class Search:
         self.stats.add(calls=backend.calls if isinstance(backend, Batch) else 0)
         self.rollout.policy.clear_cache()
         self._count(trees)
+        for place, tree in enumerate(trees):
+            if tree.error:
+                self._renew(place)
         return trees
+
+    def _renew(self, place: int) -> None:
+        """Replaces an environment that failed, if another one can be made."""
+        with suppress(Exception):
+            self._worlds[place].env.close()
+        with suppress(Exception):
+            self._worlds[place] = _World(self._make())
 
     def close(self) -> None:
         """Closes the environments."""

@@ -320,7 +320,10 @@ class Run:
 
         def result() -> dict[str, Any] | None:
             after = self.folder.read_json("after.json") if self.method.finished(done) else None
-            return self.folder.read_json("result.json") if after and after["policy_version"] == done.version else None
+            if after and after["policy_version"] == done.version:
+                return self.folder.read_json("result.json")
+            (self.folder.path / "result.json").unlink(missing_ok=True)  # of an earlier stop, or of fewer iterations
+            return None
 
         return self.ranks.once(result)
 

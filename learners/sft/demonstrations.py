@@ -424,7 +424,7 @@ def take_turns(
     temperature: float,
     rng: np.random.Generator,
     progress: Callable[[float, int], None] | None = None,
-) -> list[Demonstration]:
+) -> tuple[list[Demonstration], list[str]]:
     """One episode per task; each step is the policy's with probability :data:`POLICY_SHARE`, or else the expert's.
 
     Args:
@@ -437,10 +437,7 @@ def take_turns(
 
     Returns:
         the episodes, won or not, without those that their environment broke. Steps with the expert's command are marked
-        as imitated.
-
-    Raises:
-        ConfigError: all were broken; with the first reason.
+        as imitated. And the errors of the others.
     """
     several = split.without_predictions().rollout(policy)
     limit, batch = several.config.action_tokens, split.config.rollout.eval_batch
@@ -500,9 +497,7 @@ def take_turns(
             policy.clear_cache()
             if progress is not None:
                 progress(start + len(part), len(task_ids))
-    if task_ids and not played:
-        raise ConfigError(f"all {len(task_ids)} episodes of a round of the warm start failed: {broken[0]}")
-    return played
+    return played, broken
 
 
 class Corrections:
@@ -540,10 +535,14 @@ class Corrections:
         drawn = run.ranks.once(lambda: self._draw(run.stream("dagger tasks", number)))
         own = run.ranks.share(drawn)
         temperature = split.config.rollout.temperature
-        played = run.ranks.collect(take_turns(split, actor, own, temperature, rng, partial(run.inner, "episodes")))
+        played, broken = map(
+            run.ranks.collect, take_turns(split, actor, own, temperature, rng, partial(run.inner, "episodes"))
+        )
         actor.offload()
 
         def keep() -> None:
+            if not played:
+                raise ConfigError(f"all {len(drawn)} episodes of a round of the warm start failed: {broken[0]}")
             steps = [step for episode in played for step in episode.steps]
             failed = sum(not step.info.get("valid_action", True) for step in steps) / max(1, len(steps))
             deviating = sum(not step.imitated for step in steps) / max(1, len(steps))
@@ -551,8 +550,9 @@ class Corrections:
                 f"round {number}: policy and expert took turns in {len(played)} episodes; "
                 f"{deviating:.0%} of the commands were not the expert's, {failed:.0%} failed"
             )
-            if lost := len(drawn) - len(played):
-                run.display.warn(f"round {number}: {lost} of {len(drawn)} episodes failed and are left out")
+            if broken:
+                lost = f"{len(broken)} of {len(drawn)} episodes failed and are left out, the first with: {broken[0]}"
+                run.display.warn(f"round {number}: {lost}")
             run.folder.write_json(
                 run.folder.round_name(number),
                 {

@@ -117,6 +117,35 @@ def test_all_ranks_answer_what_the_first_one_asks():
     assert [policy.cleared for policy in policies] == [0, 3, 3]
 
 
+class Exhausted(Echo):
+    def generate(self, requests, temperature):
+        raise RuntimeError("out of memory")
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_an_error_of_one_rank_in_an_answer_lets_no_other_wait(broken):
+    """The first rank closes the policy on its way out; the others would have waited for it in the exchange."""
+    ranks = Threads(2)
+    policies = [Exhausted() if number == broken else Echo() for number in range(2)]
+    first, second = (SharedPolicy(policy, ranks.rank(number)) for number, policy in enumerate(policies))
+    raised = []
+
+    def serve():
+        try:
+            second.serve()
+        except RuntimeError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with pytest.raises(RuntimeError, match="out of memory"):
+        first.generate([Request((1, 7), 1, 4, frozenset())], 0.5)
+    if not broken:  # else the second rank is gone, and its launcher ends the first
+        first.close()
+    thread.join(20)
+    assert not thread.is_alive() and bool(raised) == bool(broken)
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """What one, two and three ranks did; and what three did from two ranks' state, and two from these three's."""

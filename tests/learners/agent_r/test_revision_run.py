@@ -1,9 +1,12 @@
 """Runs with method=agent_r: what they leave, resumed in the same bits, in two processes, and without examples."""
 
+import itertools
 import json
 import shutil
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -21,6 +24,7 @@ from roleagent.learners.agent_r.data import RevisionData
 from roleagent.learners.agent_r.judges import open_judge
 from roleagent.learners.agent_r.search_trees import stored_trees
 from roleagent.learners.run import evaluation
+from roleagent.learners.run.folder import RunFolder
 from roleagent.random_streams import random_stream
 
 pytestmark = pytest.mark.slow
@@ -105,6 +109,25 @@ def test_search_data_and_evaluation_share_no_task_and_verdicts_are_kept(whole):
     for row in rows:
         kinds = [kind for kind, _, _ in row["verdicts"].values()]
         assert kinds.count("bad") == row["counts"].get("verdict_bad", 0)
+
+
+def test_a_search_that_another_number_of_ranks_continues_loses_no_tree_and_repeats_none(config, tmp_path):
+    tasks, options = [f"task-{number}" for number in range(96)], load_config(config)
+    folder = RunFolder(tmp_path / "run", options, False)
+    searched = []
+    for ranks, batches in ((2, 1), (1, None)):
+        run = SimpleNamespace(
+            config=options,
+            display=MagicMock(),
+            folder=folder,
+            progress=SimpleNamespace(searched=0),
+            ranks=SimpleNamespace(size=ranks, once=lambda act: act()),
+        )
+        sampler = SimpleNamespace(sample=lambda count: tasks)
+        for batch in itertools.islice(iterate.tree_batches(run, sampler, 1), batches):
+            searched += batch.task_ids
+            batch.path.touch()
+    assert searched == tasks
 
 
 class Killed:

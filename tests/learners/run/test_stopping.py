@@ -37,6 +37,14 @@ class SignalsItself(Callback):
         signal.raise_signal(signal.SIGUSR1)
 
 
+class GoesOn(Callback):
+    def __init__(self, folder):
+        self.folder, self.known = folder, []
+
+    def on_log(self, stage, step, metrics):
+        self.known.append((self.folder / "result.json").exists())
+
+
 def test_sigusr1_ends_a_run_after_its_iteration_and_resume_continues_it(own, capsys):
     folder, arguments = own
     before = signal.getsignal(signal.SIGUSR1)
@@ -48,8 +56,10 @@ def test_sigusr1_ends_a_run_after_its_iteration_and_resume_continues_it(own, cap
     said = capsys.readouterr().out
     assert "SIGUSR1 ends the run after 2 of 6 iterations: 4 are left out" in " ".join(said.split())
     assert result_of(folder) is None  # an experiment does not take it for a whole run
-    assert train.main(arguments) == 0
+    later = GoesOn(folder)
+    train.run_training(load_config(arguments[1], arguments[2:4]), True, callbacks=[later])
     assert trained(folder) == [1, 2, 3, 4, 5, 6] and "stopped" not in result_of(folder)
+    assert later.known == [False] * 4  # a run that is killed now is not taken for finished, with its earlier result
 
 
 def test_a_limit_of_time_ends_a_run(own):
