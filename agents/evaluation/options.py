@@ -93,7 +93,9 @@ def evaluation_parser(text: str | None, name: str) -> Parser:
         "--agent-arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the agent, e.g. trials=2"
     )
     where = parser.add_argument_group("environment")
-    where.add_argument("--env", metavar="ID", help="Gymnasium id (default: the run's, else RoleAgent/ALFWorld-v0)")
+    where.add_argument(
+        "--env", metavar="ID", help="Gymnasium id (default: the run's or --config's, else RoleAgent/ALFWorld-v0)"
+    )
     where.add_argument(
         "--split",
         help="split to play (default: the run's or --config's, else ALFWorld's valid_seen, others' held-out split)",
@@ -117,7 +119,9 @@ def evaluation_parser(text: str | None, name: str) -> Parser:
         "command, after the expert's history (GenEnv's measure of ALFWorld; no success rate)",
     )
     how.add_argument("--seed", type=whole, default=0, help="of repeat 0; repeat r uses seed + r (default: %(default)s)")
-    how.add_argument("--temperature", type=from_zero, metavar="T", help="of sampling (default: the run's, else 0)")
+    how.add_argument(
+        "--temperature", type=from_zero, metavar="T", help="of sampling (default: the run's or --config's, else 0)"
+    )
     how.add_argument("--max-tokens", type=natural, metavar="N", help="maximum tokens of a reply, thoughts included")
     how.add_argument("--batch", type=natural, metavar="N", help="episodes per batch of a local model")
     how.add_argument("--config", type=Path, metavar="FILE", help="configuration file: environment, prompts and limits")

@@ -153,11 +153,12 @@ def evaluate(
         agent: a run folder, a Hugging Face folder or hub name, a named agent such as ``expert`` or ``react``,
             ``module:NAME``, or a class or function at the top of a module: a function of ``(observation, info)`` that
             returns a command, or a class with ``reset`` and ``act``.
-        env_id: a Gymnasium id; None: the run's, else ``RoleAgent/ALFWorld-v0``.
-        split: None: the run's evaluation split, else ``valid_seen`` of ALFWorld and the held-out split of others.
+        env_id: a Gymnasium id; None: the run's or the ``config``'s, else ``RoleAgent/ALFWorld-v0``.
+        split: None: the run's or the ``config``'s evaluation split, else ``valid_seen`` of ALFWorld and the held-out
+            split of others.
         tasks: only so many tasks of the split of each environment, of all its types.
         repeats: episodes per task.
-        temperature: of sampling; None: the run's, else 0.
+        temperature: of sampling; None: the run's or the ``config``'s, else 0.
         seed: of repeat 0; repeat r uses seed + r.
         model: of a prompting agent: a run folder, a Hugging Face folder or a hub name; with ``base_url`` the model's
             name on the server.

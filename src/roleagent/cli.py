@@ -130,7 +130,7 @@ def tools(arguments: Sequence[str]) -> int:
 
 
 def failures(arguments: Sequence[str]) -> int:
-    """List, show, count, plot or export the failures of a run."""
+    """List, show, count or export the failures of a run, or freeze solved ones as a suite."""
     from roleagent.curricula.cli.failures import main
 
     def library(run: Path) -> str | Path:

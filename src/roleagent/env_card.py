@@ -46,7 +46,8 @@ class EnvCard:
         task_grammar: makes the :class:`~roleagent.tasks.grammar.TaskGrammar` of an environment; subclass or function.
         agentgym: a subclass of :class:`~roleagent.envs.adapters.agentgym.WireFormat`.
         data_status: a function that yields :class:`DataStatus`, for ``roleagent doctor``.
-        splits: names of the splits; the first that the data have is the one to try.
+        splits: names of the splits. A run that names none trains on the first, and is measured on ``valid_unseen``,
+            else on the second.
         needs: arguments without which the environment cannot be made.
         extra: of the package that is to be installed for the environment, as in ``pip install 'roleagent[extra]'``.
     """
