@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -340,10 +340,14 @@ def a_run(folder, won, predicted):
         for group, because, rewards in ((0, None, (1, 0)), (1, None, (1, 1)), (2, "loop", (0, 0)), (3, "loop", (0, 1))):
             for reward in rewards:
                 stream.write(json.dumps({"group": group, "chosen_because": because, "reward": reward}) + "\n")
-    for name, success in (("before", 0.0), ("iteration-000001", 0.25), ("after", 0.75)):
-        records = [{"task_id": "t", "task_type": "cool", "won": success / 3}]
-        found = {"success": success, "records": records, "metrics": {"score": {"mean": 0.5 + success / 2}}}
-        (folder / f"{name}.json").write_text(json.dumps(found))
+    # Evaluations between may be of fewer tasks: curves are of those that all have, 4 to cool and 8 to heat.
+    for name, (cool, heat), more in (("before", (0, 0), 9), ("iteration-000001", (0, 3), 0), ("after", (1, 8), 9)):
+        played = [("cool", number < cool) for number in range(4)] + [("heat", number < heat) for number in range(8)]
+        records = [
+            asdict(Record(f"t{number}", kind, one, one, 5, "won", metrics={"score": 0.5 + one / 2}))
+            for number, (kind, one) in enumerate([*played, *more * [("heat", True)]])
+        ]
+        (folder / f"{name}.json").write_text(json.dumps({"records": records}))
 
 
 @pytest.fixture
