@@ -92,6 +92,7 @@ def model_analyst(config: Config, policy: Policy, batch: int = 64) -> ModelAnaly
         options.candidate_tokens,
         batch,
         templates=read_templates(config.prompt.templates),
+        thinks=config.prompt.thinks,
     )
 
 

@@ -57,11 +57,15 @@ class ChatRenderer:
         """The tokens of what the template has behind a reply, without the end that the reply has itself."""
         if not reply or reply[-1] not in self._policy.end_ids:
             return self._policy.encode(rest, INSIDE)
-        # A reply with an end token needs no other; a turn's end may have blanks before it.
-        end, turn = self._text(reply[-1]), self._text(self._policy.eos_id)
-        said = next((mark for mark in (end, turn) if rest.lstrip().startswith(mark)), None)
-        if said is not None and (said == end or turn in self._template.turn_end):
-            rest = rest.lstrip().removeprefix(said)
+        # A reply with an end token needs no other; a turn's end may have blanks before it, and several marks.
+        end, turn, text = self._text(reply[-1]), self._text(self._policy.eos_id), rest.lstrip()
+        before, found, _ = self._template.turn_end.lstrip().partition(end)
+        marks = (before + end if found else end, end, turn if turn in self._template.turn_end else end)
+        said = next((mark for mark in marks if text.startswith(mark)), "")
+        if not said and self._template.last_end.lstrip().startswith(end):  # gpt-oss ends earlier replies in another way
+            said = self._text(self._policy.encode(text, INSIDE)[0])
+        if said:
+            rest = text.removeprefix(said)
         return self._policy.encode(rest, end)
 
     def _text(self, token: int) -> str:

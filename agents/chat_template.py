@@ -221,12 +221,18 @@ class ChatTemplate:
     def turn_end(self) -> str:
         """The text between a reply and whatever follows it; ``""`` where the next message follows at once."""
         try:
-            last = self.raw(self._example, prompt=False)
-            inner = self.raw([*self._example, {"role": "user", "content": self._NEXT}])
+            inner = self.raw([*self._example, {"role": "user", "content": self._NEXT}]).partition(self._REPLY)[2]
         except _ERRORS:
             return ""
-        last, inner = (text.partition(self._REPLY)[2] for text in (last, inner))
-        return last[: common_prefix(last, inner)]
+        return inner[: common_prefix(self.last_end, inner)]
+
+    @cached_property
+    def last_end(self) -> str:
+        """The text behind the last reply of a conversation; ``""`` without any."""
+        try:
+            return self.raw(self._example, prompt=False).partition(self._REPLY)[2]
+        except _ERRORS:
+            return ""
 
     @cached_property
     def opening(self) -> str:

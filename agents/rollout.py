@@ -114,7 +114,7 @@ class Rollout:
     ):
         self.policy, self.pool, self.parts = policy, pool, parts or {}
         self.prompt, self.config, self.horizon = prompt, config, horizon
-        self.renderer = renderer_of(policy, prompt.think != "none", read_templates(prompt.templates))
+        self.renderer = renderer_of(policy, prompt.thinks, read_templates(prompt.templates))
         self.style = style_of(prompt.style)
         self.stats, self.watch = RolloutStats(), Timer()
         inline = horizon and prompt.predictions == "inline"

@@ -166,6 +166,7 @@ class ModelSimulator:
         temperature: of sampling.
         start: the policy as it was before the first update; None if the model never learns.
         batch: replies sampled side by side.
+        thinks: whether replies may begin with thoughts.
 
     Raises:
         PolicyError: the policy's context has no room for a situation and a task.
@@ -178,10 +179,11 @@ class ModelSimulator:
         temperature: float = 1.0,
         start: Policy | None = None,
         batch: int = 64,
+        thinks: bool = True,
     ):
         self.policy, self.grammar, self.temperature, self.batch = policy, grammar, temperature, batch
         self._start, self._records = start, ()
-        self.renderer = renderer_of(policy)
+        self.renderer = renderer_of(policy, thinks)
         closing = policy.single_token(TASK_TAGS[1])
         self._stops = policy.end_ids | ({closing} if closing is not None else set())
         longest = grammar.longest(self._measure)

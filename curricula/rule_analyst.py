@@ -43,10 +43,10 @@ class RuleAnalyst:
         return {}
 
     def _select(self, reflection: Reflection, candidates: Sequence[Failure]) -> Selection:
-        ranked = []
+        ranked, kind = [], reflection.query.partition(":")[0]
         for index, candidate in enumerate(candidates):
             same_mode = candidate.reflection.mode == reflection.mode
-            same_type = bool(candidate.task.task_type) and candidate.task.task_type in reflection.query
+            same_type = bool(candidate.task.task_type) and candidate.task.task_type == kind
             if same_mode or same_type:
                 likeness = lms_tokens(candidate.reflection.query, reflection.query)
                 ranked.append((not same_mode, not same_type, -likeness, index))

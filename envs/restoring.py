@@ -6,7 +6,7 @@ A restored state is correct if the replayed steps give the recorded rewards, end
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -51,9 +51,18 @@ class Restorer:
         if self.replay or not self.env.has_wrapper_attr("snapshot"):
             return None
         try:
-            return self.env.get_wrapper_attr("snapshot")()
+            own = self.env.get_wrapper_attr("snapshot")()
         except NotImplementedError:  # of several environments the next one may have them
             return None
+        return own, [limit._elapsed_steps for limit in self._limits()]
+
+    def _limits(self) -> Iterator[gymnasium.wrappers.TimeLimit]:
+        """Gymnasium's limits of steps, whose count no snapshot of the environment has."""
+        env = self.env
+        while isinstance(env, gymnasium.Wrapper):
+            if isinstance(env, gymnasium.wrappers.TimeLimit):
+                yield env
+            env = env.env
 
     def restore(self, snapshot: Any, task_id: str, steps: Sequence[RecordedStep]) -> None:
         """Restores a state.
@@ -68,7 +77,10 @@ class Restorer:
         """
         if snapshot is not None:
             self.snapshots += 1
-            self.env.get_wrapper_attr("restore")(snapshot)
+            own, elapsed = snapshot
+            self.env.get_wrapper_attr("restore")(own)
+            for limit, steps in zip(self._limits(), elapsed, strict=True):
+                limit._elapsed_steps = steps
             return
         self.replays += 1
         self.env.reset(options={"task_id": task_id})

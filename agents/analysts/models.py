@@ -102,6 +102,7 @@ class ModelAnalyst(LanguageAnalyst):
         batch: questions answered side by side.
         verdict_tokens: most tokens of a verdict; 0: no verdicts are asked for.
         templates: a user's texts of the questions.
+        thinks: whether answers may begin with thoughts.
 
     Raises:
         PolicyError: the policy's context has no room for a question and its answer.
@@ -119,12 +120,13 @@ class ModelAnalyst(LanguageAnalyst):
         batch: int = 64,
         verdict_tokens: int = 0,
         templates: PromptTemplates = NO_TEMPLATES,
+        thinks: bool = True,
     ):
         self.policy, self.temperature, self.batch = policy, temperature, batch
         self.limits: dict[PromptKind, int] = {"reflection": reflection_tokens, "selection": selection_tokens}
         if verdict_tokens:
             self.limits["verdict"] = verdict_tokens
-        self.renderer = renderer_of(policy)
+        self.renderer = renderer_of(policy, thinks)
         frame = len(self.renderer.analyst_prompt("", "reflection"))
         room = policy.context_length - max(self.limits.values()) - frame - _SLACK
         try:

@@ -66,6 +66,8 @@ def read_request(body: Mapping[str, Any]) -> ChatRequest:
         raise BadRequest("n must be 1: ask again for a further reply")
     if body.get("response_format") not in (None, {"type": "text"}):
         raise BadRequest("response_format is not supported: ask for the form in the prompt")
+    if isinstance(body.get("tool_choice"), dict):
+        raise BadRequest("tool_choice must be auto, required or none: a policy in training chooses its tools itself")
     if body.get("logprobs") or body.get("top_logprobs"):
         raise BadRequest("logprobs are not supported: the policy in training gives none")
     if not isinstance(body.get("stream"), bool | None):
@@ -157,8 +159,8 @@ def read_reply(text: str, tools: Sequence[Mapping[str, Any]], tool_format: str, 
         key: begins the names of calls.
     """
     message: dict[str, Any] = {"role": "assistant", "content": text}
-    if text.startswith("<think>"):
-        thoughts, _, rest = text.removeprefix("<think>").partition("</think>")
+    if text.lstrip().startswith("<think>"):
+        thoughts, _, rest = text.lstrip().removeprefix("<think>").partition("</think>")
         message = {"role": "assistant", "content": rest.strip(), "reasoning_content": thoughts.strip()}
     if not tools:
         return message

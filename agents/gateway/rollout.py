@@ -198,14 +198,14 @@ class _ProgramPlayer:
         Raises:
             EnvError: the environment failed.
         """
-        asked = []
+        asked: list[tuple[Call, ChatRequest, Request, Known | None]] = []
         for call in calls:
             try:
                 if call.kind != "chat/completions":
                     self._program.reply(call, 200, await self._act(call))
                 elif call.is_awaited():
                     request = read_request(call.body)
-                    asked.append((call, request, *self._prompt(request)))
+                    asked.append((call, request, *self._prompt(request, len(asked))))
                 else:
                     self._program.reply(call, *GONE)
             except BadRequest as error:
@@ -234,16 +234,16 @@ class _ProgramPlayer:
         if not (record.over and self._replies):
             self._play_silence()
             said = self._rollout.report(record.task.task_id, self._program)
-            if not self._replies:
+            if not self._replies and not self._overlong:
                 return f"{said}; it has not asked the policy anything"
             record.end("context" if self._overlong else end)
         return ""
 
-    def _prompt(self, request: ChatRequest) -> tuple[Request, Known | None]:
-        """What the policy is asked, and the conversation that this continues."""
+    def _prompt(self, request: ChatRequest, others: int) -> tuple[Request, Known | None]:
+        """What the policy is asked, and the conversation that this continues; ``others`` are asked at the same time."""
         rollout, most = self._rollout, self._rollout.config.action_tokens
-        if self._replies >= rollout.agent.replies:
-            if not self._record.over:
+        if self._replies + others >= rollout.agent.replies:
+            if not self._record.over and not others:
                 self._play_silence()
                 self._end("max_steps")
             raise BadRequest(f"the episode is over after {rollout.agent.replies} replies (agent.replies)", status=403)

@@ -31,6 +31,7 @@ _CACHES = ("cache", "past_key_values", "cache_params", "state")
 _BY_TOKEN = ("keys", "values", "indexer_keys")
 """Tensors of a layer's cache that have a place for each token, in their last dimension but one."""
 
+_KEPT = 4  # slots per request of the largest call: those of a few calls, for not every conversation asks in each
 ALIKE = 0.5
 """Rows are sampled together if the shortest is at least this share of the longest: the others would be padding."""
 
@@ -205,7 +206,8 @@ class OwnCacheSampler:
     def __init__(self, model: PreTrainedModel, means: Means, known: int, context_length: int):
         self.forward, self.means = OwnForward(model), means
         self.known, self.context_length = known, context_length
-        self._rows: dict[int, Row] = {}
+        self._rows: dict[int, Row] = {}  # by slot, the newest last
+        self._most = 0  # requests at once
 
     def generate(
         self, requests: Sequence[Request], limits: Sequence[int], temperature: float, generator: torch.Generator
@@ -243,6 +245,9 @@ class OwnCacheSampler:
             batches = [batch for batch in batches if batch.numbers]
             if not batches:
                 break
+        self._most = max(self._most, n)
+        for slot in [*self._rows][: -_KEPT * self._most]:  # conversations that ended: their slots are not asked again
+            del self._rows[slot]
         return cut(requests, limits, sampled, logprobs)
 
     def _advance(self, batch: _Batch, new: list[int]) -> None:

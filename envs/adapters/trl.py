@@ -95,10 +95,11 @@ class Episodes:
         Raises:
             ValueError: there is no such task, or it has a tool that TRL does not list.
         """
-        self.over = True  # until reset: no steps after an error
+        self.over, self.failure = True, "the episode has not begun"  # until reset: no steps after an error
+        self.commands, self.rewards = [], {}
         self._env = env = self._splits(split)
         text, self.info = env.reset(options={} if task_id is None else {"task_id": task_id})
-        self.commands, self.rewards, self.over, self.failure = [], {}, False, None
+        self.over, self.failure = False, None
         tools = env.get_wrapper_attr("tools")
         if tools_by_task(env):
             described = [json.dumps(function_schema(tool)["function"], ensure_ascii=False) for tool in tools]
@@ -273,8 +274,8 @@ def _method(tool: str, name: str, description: str, schema: Mapping[str, Any]) -
 
 
 def _line(text: Any) -> str:
-    """A description on one line: in a docstring, lines of its own would be read as other parameters."""
-    return " ".join(str(text or "").split())
+    """A description on one line, without markers: in a docstring, further lines would be read as other parameters."""
+    return escape_markers(" ".join(str(text or "").split()), "tool_call", "think")
 
 
 def _kind(schema: Any) -> Any:

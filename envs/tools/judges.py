@@ -48,7 +48,25 @@ def score_of(task: ToolTask, episode: Episode) -> Score:
     """Exact match, F1 and containment of the answer, as search QA scores them; 0 without an answer."""
     golden = task.answer if isinstance(task.answer, list | tuple) else [task.answer]
     texts = [str(one) for one in golden if isinstance(one, str | int | float) and not isinstance(one, bool)]
-    return compare(episode.answer, texts) if episode.answer is not None else Score()
+    if episode.answer is None or not texts:
+        return Score()
+    return Score(*map(max, *(_scored(episode.answer, text) for text in texts), Score()))
+
+
+_FIGURE = re.compile(r"(?:(?<!\w)-)?\d+(?:[.,:/]\d+)*")
+
+
+def _scored(answer: str, golden: str) -> Score:
+    """As search QA, but for numbers: its normal form has no punctuation, so that 1.5 would be 15, and -5 be 5."""
+    score, given, wanted = compare(answer, [golden]), *map(_figures, (answer, golden))
+    if score.em and given != wanted:
+        return Score()
+    return score._replace(sub_em=score.sub_em * all(figure in given for figure in wanted))
+
+
+def _figures(text: str) -> list[str]:
+    """The figures in a text, as they are written, but for commas between thousands."""
+    return [re.sub(r",(?=\d{3}\b)", "", one) for one in _FIGURE.findall(text.replace("\u2212", "-"))]
 
 
 def exact_match(task: ToolTask, episode: Episode) -> float:
@@ -67,7 +85,8 @@ def sub_em(task: ToolTask, episode: Episode) -> float:
 
 
 _NUMBER = re.compile(  # letters behind it are a unit
-    r"(?<![\w.])[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3})?(?=[^\W\d_]*(?!\w))"
+    r"(?<![\w.])[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3})?"
+    r"(?![\u00b2\u00b3\u00b9\u2070-\u2089])(?=[^\W\d_]*(?!\w))"
 )
 
 
@@ -97,21 +116,29 @@ def state(task: ToolTask, episode: Episode) -> float:
     1.0
     """
     conditions = task.answer if isinstance(task.answer, Mapping) else {}
-    return float(bool(conditions) and all(_at(episode.state, path) == wanted for path, wanted in conditions.items()))
+    return float(bool(conditions) and all(_is(_at(episode.state, path), one) for path, one in conditions.items()))
 
 
 _NOWHERE = object()
 
 
+def _is(found: Any, wanted: Any) -> bool:
+    return found == wanted and isinstance(found, bool) == isinstance(wanted, bool)
+
+
 def _at(state: Any, path: str) -> Any:
-    for step in path.split("."):
-        if isinstance(state, Mapping) and step in state:
-            state = state[step]
-        elif isinstance(state, Sequence) and not isinstance(state, str) and step.isdecimal() and int(step) < len(state):
-            state = state[int(step)]
-        else:
-            return _NOWHERE
-    return state
+    """What stands at a path; of keys with a dot in them the longest one that leads on."""
+    if isinstance(state, Sequence) and not isinstance(state, str):
+        step, _, rest = path.partition(".")
+        within = step.isdecimal() and int(step) < len(state)
+        return _NOWHERE if not within else _at(state[int(step)], rest) if rest else state[int(step)]
+    steps = path.split(".") if isinstance(state, Mapping) else []
+    for length in range(len(steps), 0, -1):
+        if (key := ".".join(steps[:length])) in state:
+            found = state[key] if length == len(steps) else _at(state[key], ".".join(steps[length:]))
+            if found is not _NOWHERE:
+                return found
+    return _NOWHERE
 
 
 def calls(task: ToolTask, episode: Episode) -> float:

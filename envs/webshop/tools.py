@@ -18,6 +18,7 @@ TOOLS = CommandTools(
             "Search the shop for products.",
             ("search[{words}]",),
             {"words": "What to look for, in a few words."},
+            unbracketed=("words",),
         ),
         CommandTool(
             "click",

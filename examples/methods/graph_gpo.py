@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 
-from roleagent import Group
+from roleagent import Group, Turn
 from roleagent.learners.advantages import (
     Advantages,
     States,
@@ -24,6 +24,7 @@ from roleagent.learners.advantages import (
     states_of,
 )
 from roleagent.learners.method import Method
+from roleagent.types import grouping_state
 
 GOAL = -2
 """The node that won episodes end in."""
@@ -43,7 +44,8 @@ class GraphGPO(Method):
             for turn, number in zip(trajectory.turns, row, strict=True)
         }
         episodes = group.trajectories
-        last = [one.turns[-1].next_state if one.turns else None for one in episodes]  # none where no prompt fits
+        previous = self.estimator.options.state_of_failure == "previous"  # then a failure leads back to where it was
+        last = [self._end_of(one.turns[-1], previous) if one.turns else None for one in episodes]
         ends = [GOAL if one.success else known.get(state, -1) for one, state in zip(episodes, last, strict=True)]
         distance, gamma = distances(states, ends), self.estimator.options.gamma
         beyond = max(distance.values()) + 1
@@ -54,6 +56,11 @@ class GraphGPO(Method):
         of_states = state_advantages(worth, states, self.estimator)
         values = joint_advantages(outcomes, of_states, self.estimator.options.alpha)
         return Advantages(values, states, of_states, outcomes)
+
+    @staticmethod
+    def _end_of(turn: Turn, previous: bool) -> str | None:
+        """The state that an episode ends in."""
+        return grouping_state(turn.info) if previous else turn.next_state
 
 
 def distances(states: States, ends: list[int]) -> dict[int, int]:

@@ -166,7 +166,17 @@ def open_judge(config: Config, policy: Policy, rng: np.random.Generator) -> Judg
             raise ConfigError(NO_INSTRUCTIONS)
         temperature, most = config.curriculum.temperature, VERDICT_TOKENS
         templates = read_templates(config.prompt.templates)
-        return StepJudge(ModelAnalyst(policy, temperature, most, most, verdict_tokens=most, templates=templates))
+        return StepJudge(
+            ModelAnalyst(
+                policy,
+                temperature,
+                most,
+                most,
+                verdict_tokens=most,
+                templates=templates,
+                thinks=config.prompt.thinks,
+            )
+        )
     if name == "reflection":
         return ReflectionJudge(open_analyst(config, policy))
     if name == "rule":

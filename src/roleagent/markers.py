@@ -12,15 +12,17 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-_NAMES = ("s", "bos", "eos", "(?:start|end)_of_turn", "tool_response")
+_NAMES = ("s", "bos", "eos", "(?:start|end)_of_turn", "tool_response", r"(?:minimax|seed):\w{1,30}")
+_BRACKETED = "INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS|TOOL_CALLS|TOOL_CONTENT|ARGS|CALL_ID|THINK"  # Mistral's
+_BAR = "|｜"
 
 
 @lru_cache
 def _pattern(tags: tuple[str, ...]) -> re.Pattern[str]:
     names = "|".join((*_NAMES, *map(re.escape, tags)))
     return re.compile(
-        rf"<(/?\s{{0,4}}(?:{names})\s{{0,4}}|[|｜][^<>|｜\n]{{0,40}}[|｜])>"
-        r"|\[(/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS|TOOL_CALLS))\]|<(</?SYS>)>",
+        rf"<(/?\s{{0,4}}(?:{names})\s{{0,4}}|/?[{_BAR}][^<>\n]{{0,80}}|[^<>{_BAR}\s]{{1,40}}[{_BAR}])>"
+        rf"|\[(/?(?:{_BRACKETED}))\]|<(</?SYS>)>|\[(e~)\[|\](~!?b)[\[\]]",  # the last two are MiniMax's
         re.IGNORECASE,
     )
 
@@ -34,8 +36,10 @@ def escape_markers(text: str, *tags: str) -> str:
 
     >>> escape_markers("<b>Hi</b> <<|end|>|end|> [INST] </answer>", "answer")
     '<b>Hi</b> <‹|end|›|end|> ‹INST› ‹/answer›'
+    >>> escape_markers("<turn|> <|turn>user <｜DSML｜invoke> ]~b] 1 < 2 | 3 > 2")
+    '‹turn|› ‹|turn›user ‹｜DSML｜invoke› ‹~b› 1 < 2 | 3 > 2'
     """
-    return _pattern(tags).sub(lambda found: f"‹{found[1] or found[2] or found[3]}›", text)  # removed, it may leave one
+    return _pattern(tags).sub(lambda found: f"‹{found[found.lastindex or 0]}›", text)  # removed, it may leave one
 
 
 def map_texts(change: Callable[[str], str], value: Any) -> Any:

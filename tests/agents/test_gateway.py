@@ -531,6 +531,12 @@ def test_a_conversation_that_outgrows_the_context_is_refused_as_by_openai(progra
     assert trajectory.stop_reason == "context" and len(trajectory.turns) > 1
 
 
+def test_a_first_request_beyond_the_context_is_an_outcome_of_its_group(program):
+    options = program('ask("v1/chat/completions", {"messages": [user("word " * 900)]})')
+    rollout, group = played(always("look", context=400), options, copies=2)
+    assert [one.stop_reason for one in group.trajectories] == ["context"] * 2 and rollout.stats.errors == 0
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

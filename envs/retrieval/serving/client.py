@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
 import time
 from collections import deque
@@ -168,6 +169,7 @@ class _Server:
         path = parts.path.rstrip("/")
         self._path = path if path.endswith("/retrieve") else f"{path}/retrieve"
         self._idle: deque[HTTPConnection] = deque()  # its append and pop are safe among threads
+        self._pid = os.getpid()
 
     def post(self, body: bytes, seconds: float) -> Any:
         """The answer, as JSON.
@@ -178,6 +180,8 @@ class _Server:
             _Busy: it did not have the time.
         """
         deadline = time.monotonic() + seconds
+        if self._pid != os.getpid():  # a fork would share its parent's connections, and read the parent's answers
+            self._idle, self._pid = deque(), os.getpid()
         while True:
             try:
                 connection, used = self._idle.pop(), True

@@ -40,7 +40,8 @@ def _words(text: str, count: int) -> str:
 @lru_cache(maxsize=256)
 def _markers(names: Collection[str]) -> re.Pattern[str]:
     tags = "|".join(map(re.escape, sorted({*TAGS, *names})))
-    return re.compile(rf"<(?=[|｜]|/?(?:{tags})\b)")
+    turns = r"[^<>|｜\s]{1,40}[|｜]>|/?(?:start|end)_of_turn>|/?(?:minimax|seed):"
+    return re.compile(rf"<(?=[|｜]|/?(?:{tags})\b|{turns})")
 
 
 def neutralize(text: str, names: Collection[str] = ()) -> tuple[str, int]:

@@ -22,6 +22,7 @@ class CommandTool:
         arguments: what each argument is, by name; a text unless it is one of ``integers``.
         listed: arguments whose values are those that the first observation's possible commands have.
         integers: arguments that are whole numbers.
+        unbracketed: arguments in which square brackets, which would end the command, become blanks.
 
     >>> take = CommandTool("take", "Takes a thing.", ("take {thing} from {place}",), {"thing": "it", "place": "where"})
     >>> take.arguments_of("take mug 1 from desk 2")
@@ -34,6 +35,7 @@ class CommandTool:
     arguments: Mapping[str, str] = field(default_factory=dict)
     listed: tuple[str, ...] = ()
     integers: tuple[str, ...] = ()
+    unbracketed: tuple[str, ...] = ()
 
     def schema(self, values: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         """The JSON Schema of the arguments.
@@ -56,6 +58,7 @@ class CommandTool:
             possible: commands that are possible now; they choose among several forms.
         """
         given = {name: _BREAK.sub(" ", str(value)) for name, value in arguments.items()}
+        given |= {name: " ".join(re.sub(r"[][]", " ", given[name]).split()) for name in self.unbracketed}
         commands = [form.format(**given) for form in self.forms]
         return next((command for command in commands if command in possible), commands[0])
 

@@ -63,23 +63,23 @@ class Episode:
             raise EpisodeError(f"{self._name}: the cache has no result of {tool} {asked}")
         if found is None:
             found = plain_result(await self._ask(tool, arguments, read_only))
-            if cache:
+            if cache and found["success"]:  # a failure may be of the moment
                 found = cache.put(self.connection.server.address, tool, arguments, found)
         return Result(found["text"], found["success"], images=tuple(found["images"]))
 
     async def _ask(self, tool: str, arguments: Mapping[str, Any], read_only: bool) -> dict[str, Any]:
         """The server's answer; a read-only call gets a second try at a restarted server."""
         changed, self._changed = self._changed, self._changed or not read_only
-        for _ in range(2):
+        for again in (read_only and not self._failures, False):
             try:
                 answer = await self.connection.call(tool, arguments, self.timeout)
             except SessionLost as error:
-                self._failures += 1
+                self._failures += not again  # a call counts once, however often it was tried
                 if self._own or error.dead:
                     await self.connection.restart()
                 if self._failures >= FAILURES or changed:
                     raise EpisodeError(f"{self._name}: {error}") from error
-                if self._failures > 1 or not read_only:
+                if not again:
                     raise (ToolError if error.dead else CallTimeout)(str(error)) from error
             else:
                 self._failures = 0

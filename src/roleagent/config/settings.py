@@ -200,6 +200,11 @@ class PromptConfig:
         return MAX_NOTES if self.revisions == "note" else 0
 
     @property
+    def thinks(self) -> bool:
+        """Whether replies may contain thoughts."""
+        return self.think != "none"
+
+    @property
     def call_format(self) -> str:
         """The format of calls: ``auto`` is the default where no model has chosen another."""
         return "hermes" if self.tool_format == "auto" else self.tool_format

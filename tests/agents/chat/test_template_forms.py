@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import gymnasium
@@ -109,6 +110,24 @@ def call(number, near):
 @pytest.mark.parametrize(("name", "format"), WRITTEN.items())
 def test_calls_are_read_in_the_format_that_the_template_writes(name, format):
     assert ChatTemplate(qwen2_tokenizer(template_of(name))).call_format == format
+
+
+@pytest.mark.parametrize(
+    ("name", "eos", "ends"), [("gptoss", "<|return|>", 1), ("cohere2", "<|END_OF_TURN_TOKEN|>", 2)]
+)
+def test_a_reply_that_ends_its_turn_is_followed_by_no_second_end(name, eos, ends):
+    """gpt-oss ends a conversation in one way and earlier replies in another, Command R7B a turn with two marks."""
+    template = template_of(name)
+    tokenizer = qwen2_tokenizer(template)
+    marks = sorted({*re.findall(r"<\|[A-Za-z_]+\|>", template), eos})
+    tokenizer.add_tokens([AddedToken(mark, special=True) for mark in marks])
+    tokenizer.eos_token = eos
+    policy = around(tokenizer, 4096)
+    assert len(policy.end_ids) == ends
+    for token in policy.end_ids:
+        following = tokenizer.decode(ChatRenderer(policy).next_message("Obs", [5, token]))
+        if tokenizer.convert_ids_to_tokens(token) == eos:
+            assert following.startswith("<|start|>user" if name == "gptoss" else "<|START_OF_TURN_TOKEN|><|USER")
 
 
 @pytest.mark.parametrize("kind", TEMPLATES)

@@ -19,6 +19,15 @@ def judged(name, gold, answer=None, calls=(), state=None):
         ("exact_match", "Paris", "Rome, Oslo, Paris, Bonn", 0),  # the published measure called this an exact match
         ("exact_match", "Paris", None, 0),
         ("exact_match", 7, "7", 1),
+        ("exact_match", 1.5, "15", 0),  # without punctuation they are one text
+        ("exact_match", -5, "5", 0),
+        ("exact_match", "12:30", "1230", 0),
+        ("exact_match", "1,200 km", "1200 km.", 1),
+        ("f1", 1.5, "15", 0),
+        ("sub_em", 5, "150", 0),
+        ("sub_em", "12:30", "At 12:30 noon", 1),
+        ("number", 3, "3\u00b2", 0),
+        ("number", 3, "3 m\u00b2", 1),
         ("f1", "the red house", "red house by the sea", 2 * 2 / 6),
         ("sub_em", "Paris", "in Paris", 1),
         ("number", 1200, "1,200.0 km", 1),
@@ -40,8 +49,9 @@ def test_answers(name, gold, answer, task):
 def test_conditions_on_the_state():
     state = {"rooms": {"hall": [{"hour": 9}]}, "n": 1}
     assert judged("state", {"rooms.hall.0.hour": 9, "n": 1}, state=state) == 1
-    for wrong in ({"rooms.hall.1.hour": 9}, {"rooms.hall": []}, {"n": 1, "m": None}, {}):
+    for wrong in ({"rooms.hall.1.hour": 9}, {"rooms.hall": []}, {"n": 1, "m": None}, {}, {"n": True}):
         assert judged("state", wrong, state=state) == 0
+    assert judged("state", {"files.a.txt": "x"}, state={"files": {"a": {}, "a.txt": "x"}}) == 1
 
 
 ADD = {"add": {"a": [1, 2.5], "text": ["New York", ""], "on": [True, ""], "at": [{"x": [1], "y": [2, ""]}, ""]}}

@@ -117,6 +117,17 @@ def test_a_world_without_snapshots_takes_none_from_the_next_one(monkeypatch):
     assert restorer.save() is not None
 
 
+def test_a_limit_of_steps_goes_back_with_the_state():
+    env = gymnasium.make("RoleAgent/Toy-v0", max_episode_steps=3)
+    env.reset(seed=0)
+    restorer = Restorer(env)
+    start = restorer.save()
+    for _ in range(2):
+        assert not any(env.step("look")[3] for _ in range(2))
+        assert env.step("look")[3]
+        restorer.restore(start, "", ())
+
+
 def test_a_search_may_begin_where_an_expert_has_come_to():
     policy = explorer(3)
     for head in (0.0, 0.5):
