@@ -13,7 +13,7 @@ import gymnasium
 class StepTimeout(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
     """Gives up a ``reset`` or ``step`` that takes too long.
 
-    The environment runs in a thread of its own, always the same one. Python cannot end a thread: one that hangs stays
+    The environment is reset, played and closed in a thread of its own, always the same one. Python cannot end a thread: one that hangs stays
     until the process ends, and the environment cannot be used again.
 
     Args:
@@ -28,7 +28,7 @@ class StepTimeout(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         gymnasium.utils.RecordConstructorArgs.__init__(self, seconds=seconds)
         gymnasium.Wrapper.__init__(self, env)
         self._name = env.spec.id if env.spec else type(env.unwrapped).__name__
-        self._seconds, self._hangs = seconds, False
+        self._seconds, self._works = seconds, True
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         threading.Thread(target=self._work, name=self._name, daemon=True).start()
 
@@ -39,10 +39,11 @@ class StepTimeout(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         return self._limited("step", lambda: self.env.step(action))
 
     def close(self) -> None:
-        """Closes the environment, unless it hangs."""
-        self._calls.put(None)
-        if not self._hangs:
-            super().close()
+        """Closes the environment, in the thread that it runs in, unless it hangs."""
+        if self._works:
+            self._limited("close", self.env.close)
+            self._works = False
+            self._calls.put(None)
 
     def _limited(self, what: str, call: Callable[[], Any]) -> Any:
         answer: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
@@ -57,7 +58,8 @@ class StepTimeout(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         try:
             result, error = answer.get(timeout=self._seconds)
         except Empty:
-            self._hangs = True
+            self._works = False
+            self._calls.put(None)
             raise TimeoutError(
                 f"{what} of {self._name} took more than {self._seconds:g} seconds (env.step_timeout)"
             ) from None

@@ -70,16 +70,16 @@ class Episode:
     async def _ask(self, tool: str, arguments: Mapping[str, Any], read_only: bool) -> dict[str, Any]:
         """The server's answer; a read-only call gets a second try at a restarted server."""
         changed, self._changed = self._changed, self._changed or not read_only
-        for again in (read_only and not self._failures, False):
+        for _ in range(2):
             try:
                 answer = await self.connection.call(tool, arguments, self.timeout)
             except SessionLost as error:
-                self._failures += not again  # a call counts once, however often it was tried
+                self._failures += 1
                 if self._own or error.dead:
                     await self.connection.restart()
                 if self._failures >= FAILURES or changed:
                     raise EpisodeError(f"{self._name}: {error}") from error
-                if not again:
+                if self._failures > 1 or not read_only:
                     raise (ToolError if error.dead else CallTimeout)(str(error)) from error
             else:
                 self._failures = 0

@@ -149,7 +149,7 @@ def test_a_step_that_hangs_has_no_outcome_and_the_others_are_played(tmp_path, mo
     gymnasium.register("Hanging-v0", entry_point=Hanging, max_episode_steps=5)
     began = time.monotonic()
     try:
-        options = ["--batch", "1", "--set", "env.step_timeout=0.5"]
+        options = ["--set", "env.step_timeout=0.5"]
         assert evaluated("Hanging-v0", f"{__name__}:Counter", *options) == 0
     finally:
         del gymnasium.registry["Hanging-v0"]
