@@ -13,8 +13,8 @@ import gymnasium
 class StepTimeout(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
     """Gives up a ``reset`` or ``step`` that takes too long.
 
-    The environment is reset, played and closed in a thread of its own, always the same one. Python cannot end a thread: one that hangs stays
-    until the process ends, and the environment cannot be used again.
+    The environment is reset, played and closed in a thread of its own, always the same one. Python cannot end a
+    thread: one that hangs stays until the process ends, and the environment cannot be used again.
 
     Args:
         env: the environment.
