@@ -21,7 +21,7 @@ _BAR = "|｜"
 def _pattern(tags: tuple[str, ...]) -> re.Pattern[str]:
     names = "|".join((*_NAMES, *map(re.escape, tags)))
     return re.compile(
-        rf"<(/?\s{{0,4}}(?:{names})\s{{0,4}}|/?[{_BAR}][^<>\n]{{0,80}}|[^<>{_BAR}\s]{{1,40}}[{_BAR}])>"
+        rf"<(/?\s{{0,4}}(?:{names})\s{{0,4}}|/?[{_BAR}][^<>‹›\n]{{0,80}}|[^<>‹›{_BAR}\s]{{1,40}}[{_BAR}])>"
         rf"|\[(/?(?:{_BRACKETED}))\]|<(</?SYS>)>|\[(e~)\[|\](~!?b)[\[\]]",  # the last two are MiniMax's
         re.IGNORECASE,
     )
