@@ -79,8 +79,8 @@ class Restorer:
             self.snapshots += 1
             own, elapsed = snapshot
             self.env.get_wrapper_attr("restore")(own)
-            for limit, steps in zip(self._limits(), elapsed, strict=True):
-                limit._elapsed_steps = steps
+            for limit, count in zip(self._limits(), elapsed, strict=True):
+                limit._elapsed_steps = count
             return
         self.replays += 1
         self.env.reset(options={"task_id": task_id})

@@ -315,14 +315,14 @@ class Run:
             self.checkpoints.restore(self.latest, learner)
 
     def finished(self) -> dict[str, Any] | None:
-        """The result of a finished run; None if the run is not finished."""
+        """The result of a finished run; None if it is not finished, and then an earlier end's result is removed."""
         done = self.progress
 
         def result() -> dict[str, Any] | None:
             after = self.folder.read_json("after.json") if self.method.finished(done) else None
             if after and after["policy_version"] == done.version:
                 return self.folder.read_json("result.json")
-            (self.folder.path / "result.json").unlink(missing_ok=True)  # of an earlier stop, or of fewer iterations
+            (self.folder.path / "result.json").unlink(missing_ok=True)
             return None
 
         return self.ranks.once(result)

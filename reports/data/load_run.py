@@ -61,7 +61,7 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
         notes.append(f"{stopped['reason']} ended the run after {stopped['done']} of {stopped['of']} steps")
     working = at_work(run)
     measured = load_evaluations(run, notes)
-    if longer := "after" in measured and is_outdated(run, measured["after"], trained):
+    if longer := "after" in measured and is_outdated(run, measured["after"], trained, state):
         del measured["after"]
         result = {}
     gain = measure_gain(measured)
@@ -199,15 +199,17 @@ def _without_records(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in summary.items() if name != "records"}
 
 
-def is_outdated(run: Path, after: Mapping[str, Any], trained: Sequence[Mapping[str, Any]]) -> bool:
+def is_outdated(
+    run: Path, after: Mapping[str, Any], trained: Sequence[Mapping[str, Any]], checkpoint: Mapping[str, Any]
+) -> bool:
     """Whether a finished run was resumed for more iterations, so that its last evaluation is outdated.
 
     Args:
         run: the folder.
         after: that evaluation.
         trained: the logged iterations.
+        checkpoint: :func:`newest_checkpoint`.
     """
-    checkpoint = newest_checkpoint(run)
     version = after.get("policy_version")
     if checkpoint.get("version", version) != version:
         return True

@@ -11,7 +11,7 @@ from roleagent.learners.run.metrics import FEWEST, WINDOW, rise_of
 from roleagent.learners.run.watchdog import SUCCESS_LEAST, SUCCESS_SHARE
 from roleagent.reports.data.curves import load_metrics, number
 from roleagent.reports.data.eval_results import json_file, load_evaluations, measure_gain
-from roleagent.reports.data.load_run import is_outdated
+from roleagent.reports.data.load_run import is_outdated, newest_checkpoint
 
 EXACT = 1e-4
 """Mismatch in nats below which so small a movement is more than rounding."""
@@ -40,7 +40,8 @@ class Log:
         ]
         self.result = json_file(run / "result.json", [])
         self.evaluations, sampled = load_evaluations(run, []), load_evaluations(run, [], "-sampled")
-        if "after" in self.evaluations and is_outdated(run, self.evaluations["after"], self.rows):
+        after = self.evaluations.get("after")
+        if after and is_outdated(run, after, self.rows, newest_checkpoint(run)):
             self.result, sampled = None, {}
             del self.evaluations["after"]
         self.gain, self.gain_sampled = measure_gain(self.evaluations), measure_gain(sampled)

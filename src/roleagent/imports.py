@@ -15,6 +15,7 @@ from typing import Any
 from roleagent.options import ConfigError
 
 _PACKAGE = Path(__file__).parent
+_SELF_EXPLAINING = (ImportError, AttributeError, SyntaxError)  # of an import
 
 
 @contextmanager
@@ -41,7 +42,7 @@ def load_object(name: str) -> Any:
         with searched_first():
             return getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:  # whatever a user's module does while it is imported
-        raise ConfigError(f"cannot load {name!r}: {_line_of(error)}") from error
+        raise ConfigError(f"cannot load {name!r}: {error_line(error, _SELF_EXPLAINING)}") from error
 
 
 def place_of(error: BaseException) -> str:
@@ -54,15 +55,14 @@ def place_of(error: BaseException) -> str:
     return f" ({users[-1].filename}:{users[-1].lineno})" if users else ""
 
 
-def error_line(error: BaseException) -> str:
-    """``"TYPE: MESSAGE (FILE:LINE)"``, in one line; the place as :func:`place_of` says it."""
-    return " ".join(f"{type(error).__name__}: {error}{place_of(error)}".split())
+def error_line(error: BaseException, plain: tuple[type[BaseException], ...] = ()) -> str:
+    """``"TYPE: MESSAGE (FILE:LINE)"``, in one line; the place as :func:`place_of` says it.
 
-
-def _line_of(error: BaseException) -> str:
-    """Of an import; such errors name themselves."""
-    line = error_line(error)
-    return line.partition(": ")[2] if isinstance(error, (ImportError, AttributeError, SyntaxError)) else line
+    Args:
+        plain: types of errors whose messages need no type before them.
+    """
+    kind = "" if isinstance(error, plain) else f"{type(error).__name__}: "
+    return " ".join(f"{kind}{error}{place_of(error)}".split())
 
 
 def load_class(name: str, *methods: str) -> type:

@@ -14,7 +14,7 @@ from gymnasium.error import DependencyNotInstalled
 
 from roleagent.envs.tools.definition.function_tool import FunctionTool, as_tool, unique
 from roleagent.envs.tools.definition.schema import SchemaRefused
-from roleagent.imports import place_of, searched_first
+from roleagent.imports import error_line, searched_first
 from roleagent.options import shown, user_path
 from roleagent.tools import Tool
 
@@ -120,8 +120,7 @@ def load_module(place: str) -> ModuleType:
     except ToolsNotFound:
         raise
     except (Exception, SystemExit) as error:  # whatever a user's file raises
-        kind = "" if isinstance(error, OSError | ModuleNotFoundError) else f"{type(error).__name__}: "
-        reason = f"{kind}{' '.join(str(error).split())}{place_of(error)}"
+        reason = error_line(error, (OSError, ModuleNotFoundError))
         raise ToolsNotFound(f"cannot import the tools of {place}: {reason}") from error
 
 

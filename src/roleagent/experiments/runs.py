@@ -153,7 +153,7 @@ class Run:
     def reinforced_tokens(self) -> int:
         """Sampled tokens that all updates of the iterations trained, in every pass."""
         rows = map(json.loads, (self.folder / "metrics.jsonl").read_text().splitlines())
-        return round(sum(row["tokens"] * row["optimizer_steps"] for row in rows if row["stage"] == "train"))
+        return round(sum(row.get("tokens", 0.0) * row["optimizer_steps"] for row in rows if row["stage"] == "train"))
 
     def control(self, name: str, *options: str) -> Run:
         """A run with other options that starts from this one's warm start."""
