@@ -81,14 +81,19 @@ def token_weights(
 
 
 def world_weights(segments: Sequence[Segment], sum_over_ranks: Callable[[float], float] = float) -> Column:
-    """Each TEXT token's weight in a mean over all of them; other tokens weigh 0.
+    """Each TEXT token's weight in a mean over those of its segment, and over segments that have any; others weigh 0.
 
     Args:
         segments: those of this rank in an optimizer step.
         sum_over_ranks: adds a number up over all ranks, which call it together.
+
+    >>> some = [Segment((1, 2, 3), (0, 3, 3), (0.0,) * 3, (0.0,) * 3), Segment((1, 2), (0, 3), (0.0,) * 2, (0.0,) * 2)]
+    >>> [row.tolist() for row in world_weights(some)]
+    [[0.0, 0.25, 0.25], [0.0, 0.5]]
     """
-    is_text = (_kinds(segments) == TEXT).astype(np.float64)
-    return split_tokens(is_text / max(1.0, sum_over_ranks(float(is_text.sum()))), segments)
+    is_text = [(segment.token_kind == TEXT).astype(np.float64) for segment in segments]
+    count = max(1.0, sum_over_ranks(float(sum(map(np.any, is_text)))))
+    return [row / (max(1.0, row.sum()) * count) for row in is_text]
 
 
 def imitation_weights(
@@ -138,6 +143,7 @@ class SampledTokens:
         importance: a bounded weight for tokens that another engine sampled, without gradient; None: 1.
         world: with ``Method.reads_world`` the weight of each token of the world behind the first reply, 0 for all
             others. They are 1 together in each optimizer step.
+        turns: the number of each token's turn within its episode, from 1; None if the caller has no turns.
     """
 
     logprobs: Tensor
@@ -150,6 +156,7 @@ class SampledTokens:
     ref_logprobs: Tensor | None = None
     importance: Tensor | None = None
     world: Tensor | None = None
+    turns: Tensor | None = None
 
 
 Loss = Callable[[SampledTokens], tuple[Tensor, dict[str, Tensor]]]

@@ -213,7 +213,7 @@ def policy_step(
         learner: the policy.
         segments: those of this rank; may be none.
         columns: ``weights`` (:func:`~roleagent.learners.loss.token_weights`), ``advantages``, ``sampler`` and, if
-            needed, ``reference`` and ``old`` (:func:`with_logprobs`).
+            needed, ``reference``, ``old`` (:func:`with_logprobs`), ``world`` and ``turns``.
         temperature: of the sampling.
         fresh: whether the learner still has the weights that sampled. A ratio that starts from the learner then starts
             from this pass, and the pass measures the mismatch of learner and sampler.
@@ -252,6 +252,7 @@ def policy_step(
             known.get("reference"),
             importance(tokens, old, weights, options.importance_cap, options.importance_mode) if of_learner else None,
             known.get("world"),
+            known.get("turns"),
         )
         value, metrics = checked_loss(loss(sampled), sampled)
         known_sums = token_metrics(sampled)
@@ -406,7 +407,7 @@ def _minibatch_step(
         shares.append(weights[place] if taught else np.where(states, weights[place], 0.0))
     kept = [chosen[place] for place in kept]
     columns = {name: [rows[number] for number in kept] for name, rows in batch.columns.items()}
-    columns["weights"] = shares
+    columns |= {"weights": shares, "turns": [batch.turns[number] for number in kept]}
     segments = [batch.segments[number] for number in kept]
     if method.reads_world:
         columns["world"] = world_weights(segments, learner.ranks.sum)

@@ -55,8 +55,9 @@ class GAGPO(Method):
 
 
 def turns_of(tokens: SampledTokens) -> torch.Tensor:
-    """The number of each token's turn: side by side, tokens of one segment and one advantage are one turn."""
+    """The number of each token's turn, of its prediction apart, ascending."""
+    assert tokens.turns is not None
     begins = torch.zeros_like(tokens.segments)
-    for of_token in (tokens.segments, tokens.advantages, tokens.kinds):
+    for of_token in (tokens.segments, tokens.turns, tokens.kinds):
         begins[1:] |= (of_token[1:] != of_token[:-1]).to(begins.dtype)
     return begins.cumsum(0)

@@ -2,9 +2,11 @@
 
 The episodes of a task form one graph: states are its nodes, turns its edges. The distance of a state is the length of
 the shortest path from it to a success, through any episode's edges; so a good step of a lost episode counts as one. A
-turn is worth γ^d of the state that it leads to, compared with all turns from the same state, and the trajectory's
-advantage is added as in Eq. 8. A state without a way to a success is one turn further away than the farthest that has
-one. So it is in the authors' code, and so is γ = 0.1: a turn more is worth a tenth.
+turn is worth 10·γ^d of the state that it leads to, and ten times its other rewards (``invalid_action``); it is compared
+with all turns from the same state, and the trajectory's advantage is added as in Eq. 8. A state without a way to a
+success is one turn further away than the farthest that has one. So it is in the authors' code, where a success counts
+10, and so is γ = 0.1: a turn more is worth a tenth. More than eight turns from a success, differences are as small as
+the constant beside the deviation, and A^S fades.
 
     python train.py --config configs/toy.yaml method=examples.methods.graph_gpo:GraphGPO
 """
@@ -25,6 +27,9 @@ from roleagent.learners.advantages import (
 )
 from roleagent.learners.method import Method
 from roleagent.types import grouping_state
+
+SUCCESS = 10.0
+"""What a success is worth."""
 
 GOAL = -2
 """The node that won episodes end in."""
@@ -50,8 +55,11 @@ class GraphGPO(Method):
         distance, gamma = distances(states, ends), self.estimator.options.gamma
         beyond = max(distance.values()) + 1
         worth = [
-            [gamma ** distance.get(after, beyond) for after in [*row[1:], end]] if row else []
-            for row, end in zip(states, ends, strict=True)
+            [
+                SUCCESS * (gamma ** distance.get(after, beyond) + self.estimator.rewards.others(turn))
+                for turn, after in zip(trajectory.turns, [*row[1:], end], strict=False)
+            ]
+            for trajectory, row, end in zip(episodes, states, ends, strict=True)
         ]
         of_states = state_advantages(worth, states, self.estimator)
         values = joint_advantages(outcomes, of_states, self.estimator.options.alpha)

@@ -46,14 +46,14 @@ def test_a_prompt_style_trains_from_one_file(arguments, tmp_path):  # noqa: F811
     assert metrics(tmp_path / "run", "train")[-1]["grad_norm"] > 0
 
 
-def tokens(ratios, advantages, kinds=None, segments=None, world=None):
+def tokens(ratios, advantages, kinds=None, segments=None, world=None, turns=None):
     old = torch.full((len(ratios),), -1.0)
     now = (old + torch.tensor(ratios).log()).requires_grad_()
     kinds = torch.tensor(kinds or [ACTION] * len(ratios))
     weights = torch.where(kinds == ACTION, 0.25, 0.0)
     numbers = torch.tensor(segments or [0] * len(ratios))
     advantage = torch.tensor(advantages)
-    return SampledTokens(now, old, advantage, weights, kinds, numbers, old, world=world)
+    return SampledTokens(now, old, advantage, weights, kinds, numbers, old, world=world, turns=turns)
 
 
 def method(name, **options):
@@ -148,19 +148,23 @@ def test_gagpo_propagates_temporal_differences():
 
 
 def test_gagpo_gives_a_turn_one_ratio():
-    """Two turns of an episode: the tokens of the first share √(4 · 1), the second has its own."""
+    """Two turns of an episode and one advantage: the tokens of the first share √(4 · 1), the second has its own."""
     from roleagent.config import load as configured
 
-    given = tokens([4.0, 1.0, 0.5], [1.0, 1.0, -1.0])
+    given = tokens([4.0, 1.0, 0.5], [1.0, 1.0, 1.0], turns=torch.tensor([1.0, 1.0, 2.0]))
     gagpo = method("gagpo")
     gagpo.config = configured(overrides=["method=examples.methods.gagpo:GAGPO", "loss.clip_high=9", "loss.kl=0"])
     loss, _ = gagpo.loss(given)
     assert gagpo.config.loss.importance_level == "sequence"
-    assert float(loss.detach()) == pytest.approx(-0.25 * (2 + 2 - 1 + gagpo.config.loss.clip_low))
+    assert float(loss.detach()) == pytest.approx(-0.25 * (2 + 2 + 0.5))
 
 
 def test_hgpo_compares_by_history():
-    """State B is reached from A (won) and from C (lost): with a history of one they are no peers."""
-    some = Group(TASK, (episode("AB", True), episode("CB", False)))
-    flat, deep = method("hgpo", history=0).advantages(some), method("hgpo", history=1, sharpness=0.0).advantages(some)
-    assert flat.state[0][1] == 0.5 and deep.state[0][1] == 0.25  # half of it: alone in the narrow group
+    """All begin in A and pass B, two of three through C: there, returns are 1, 0; in all of B 1, 0, 0."""
+    some = Group(TASK, (episode("ACB", True), episode("ACB", False), episode("ADB", False)))
+    wide, both = method("hgpo", history=0).advantages(some), method("hgpo", history=1).advantages(some)
+    assert [row[2] for row in wide.values] == pytest.approx([2 / 3, -1 / 3, -1 / 3])
+    narrow = [(2 / 3 + 2 * 1 / 2) / 3, (-1 / 3 - 2 * 1 / 2) / 3]  # weights 1 and 2
+    # The third has no peers with its history, and keeps what the wide group says; the first turn has no history.
+    assert [row[2] for row in both.values] == pytest.approx([*narrow, -1 / 3])
+    assert [row[0] for row in both.values] == pytest.approx([1 / 4 - 1 / 12, -1 / 12, -1 / 12])
