@@ -188,8 +188,7 @@ def endpoint_analyst(config: Config) -> EndpointAnalyst:
         return EndpointAnalyst(
             endpoint,
             temperature=options.temperature,
-            reflection_tokens=server.answer_tokens,
-            selection_tokens=server.answer_tokens,
+            answer_tokens=server.answer_tokens,
             prices=_prices(server),
             templates=read_templates(config.prompt.templates),
         )

@@ -149,6 +149,7 @@ def simulator_examples(grammar: TaskGrammar, count: int, rng: Generator) -> Iter
 _MOST_TRIED = 500.0  # attempts of a task type; a tenth of it at one task
 _VARIED = 0.25  # share of the tasks with one field changed
 _POOL = 200  # base tasks that the seeds of examples are drawn from
+_BATCH = 64  # replies that a policy samples side by side
 
 
 class ModelSimulator:
@@ -163,10 +164,8 @@ class ModelSimulator:
     Args:
         policy: the model. It samples with its own generator, which each call of :meth:`propose` seeds.
         grammar: the tasks that can be written.
-        temperature: of sampling.
-        start: the policy as it was before the first update; None if the model never learns.
-        batch: replies sampled side by side.
         thinks: whether replies may begin with thoughts.
+        start: the policy as it was before the first update; None if the model never learns.
 
     Raises:
         PolicyError: the policy's context has no room for a situation and a task.
@@ -176,13 +175,11 @@ class ModelSimulator:
         self,
         policy: Policy,
         grammar: TaskGrammar,
-        temperature: float = 1.0,
+        thinks: bool,
         start: Policy | None = None,
-        batch: int = 64,
-        thinks: bool = True,
     ):
-        self.policy, self.grammar, self.temperature, self.batch = policy, grammar, temperature, batch
-        self._start, self._records = start, ()
+        self.policy, self.grammar = policy, grammar
+        self._thinks, self._start, self._records = thinks, start, ()
         self.renderer = renderer_of(policy, thinks)
         closing = policy.single_token(TASK_TAGS[1])
         self._stops = policy.end_ids | ({closing} if closing is not None else set())
@@ -231,9 +228,9 @@ class ModelSimulator:
         self.policy.reseed(int(rng.integers(2**62)))
         asked = iter([self.prompt(situation) for situation in situations for _ in range(n)])
         lines: list[str] = []
-        while prompts := list(islice(asked, self.batch)):
+        while prompts := list(islice(asked, _BATCH)):
             requests = [Request(prompt, slot, self.limit, self._stops) for slot, prompt in enumerate(prompts)]
-            for completion in self.policy.generate(requests, self.temperature):
+            for completion in self.policy.generate(requests, temperature=1.0):
                 self._tokens += len(completion.token_ids)
                 reply = self.renderer.read(completion.token_ids)
                 [line, *_] = [*read_tasks(reply, completion.finish_reason == "length"), ""]
@@ -256,7 +253,7 @@ class ModelSimulator:
         """The simulator with the policy as it was before its first update."""
         if self._start is None:
             return self
-        return type(self)(self._start, self.grammar, self.temperature, batch=self.batch)
+        return type(self)(self._start, self.grammar, self._thinks)
 
     def costs(self) -> dict[str, float]:
         """``tokens`` sampled and ``seconds`` of sampling, since the last call."""

@@ -127,9 +127,8 @@ def endpoint_analyst(options: argparse.Namespace) -> Analyst:
     analyst = EndpointAnalyst(
         Endpoint(options.endpoint, options.model, timeout=600.0),
         temperature=options.temperature,
-        reflection_tokens=options.reflection_tokens,
+        answer_tokens=options.reflection_tokens,
         context=options.context,
-        selection_tokens=options.reflection_tokens,
     )
     analyst.check()
     return analyst

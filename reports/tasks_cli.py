@@ -154,7 +154,7 @@ def _saved_model(run: Path, config: Config, grammar: TaskGrammar) -> Simulator:
         raise ConfigError(f"{run} has no checkpoint with the weights of its simulator: train it for an iteration")
     Checkpoints.check(found, f"{name}/")
     policy = Checkpoints.policy(found, torch.Generator(own_device()), config.policy, name)
-    return ModelSimulator(policy, grammar)
+    return ModelSimulator(policy, grammar, config.prompt.thinks)
 
 
 def _situation(state: Mapping[str, Any], config: Config, grammar: TaskGrammar) -> Situation:

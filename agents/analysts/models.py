@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _SLACK = 8  # tokens that a text may grow by when its parts are put together
+_CANDIDATES = 4096  # most tokens of the question to a server that lists the candidates
 
 
 class LanguageAnalyst(ABC):
@@ -96,11 +97,10 @@ class ModelAnalyst(LanguageAnalyst):
     Args:
         policy: the model; it samples with its own generator.
         temperature: of sampling (AIW, step 1).
-        reflection_tokens: most tokens of a reflection.
+        reflection_tokens: most tokens of a reflection, and of a verdict.
         selection_tokens: most tokens of a selection.
         candidate_tokens: most tokens of the question that lists the candidates.
         batch: questions answered side by side.
-        verdict_tokens: most tokens of a verdict; 0: no verdicts are asked for.
         templates: a user's texts of the questions.
         thinks: whether answers may begin with thoughts.
 
@@ -118,14 +118,12 @@ class ModelAnalyst(LanguageAnalyst):
         selection_tokens: int = 128,
         candidate_tokens: int = 2048,
         batch: int = 64,
-        verdict_tokens: int = 0,
         templates: PromptTemplates = NO_TEMPLATES,
         thinks: bool = True,
     ):
         self.policy, self.temperature, self.batch = policy, temperature, batch
         self.limits: dict[PromptKind, int] = {"reflection": reflection_tokens, "selection": selection_tokens}
-        if verdict_tokens:
-            self.limits["verdict"] = verdict_tokens
+        self.limits["verdict"] = reflection_tokens
         self.renderer = renderer_of(policy, thinks)
         frame = len(self.renderer.analyst_prompt("", "reflection"))
         room = policy.context_length - max(self.limits.values()) - frame - _SLACK
@@ -188,9 +186,7 @@ class EndpointAnalyst(LanguageAnalyst):
     Args:
         endpoint: the server.
         temperature: of sampling (AIW, step 1).
-        reflection_tokens: most tokens of a reflection, and of what a model thinks before it.
-        selection_tokens: most tokens of a selection, likewise.
-        candidate_tokens: most tokens of the question that lists the candidates.
+        answer_tokens: most tokens of an answer, and of what a model thinks before it.
         context: most tokens of a question and its answer.
         prices: money per million prompt tokens and per million completion tokens.
 
@@ -205,20 +201,17 @@ class EndpointAnalyst(LanguageAnalyst):
         endpoint: Endpoint,
         *,
         temperature: float = 0.5,
-        reflection_tokens: int = 2048,
-        selection_tokens: int = 2048,
-        candidate_tokens: int = 4096,
+        answer_tokens: int = 2048,
         context: int = 16384,
         prices: tuple[float, float] | None = None,
         templates: PromptTemplates = NO_TEMPLATES,
     ):
-        self.limits: dict[PromptKind, int] = {"reflection": reflection_tokens, "selection": selection_tokens}
-        self.limits["verdict"] = reflection_tokens
-        room = context - max(self.limits.values())
+        room = context - answer_tokens
         if room <= 0:
-            raise ValueError(f"a context of {context} tokens has no room for answers of {max(self.limits.values())}")
+            raise ValueError(f"a context of {context} tokens has no room for answers of {answer_tokens}")
         self.endpoint, self.temperature, self.prices = endpoint, temperature, prices
-        self.prompts = AnalystPrompts(estimated_tokens, room, min(room, candidate_tokens), templates=templates)
+        self.answer_tokens = answer_tokens
+        self.prompts = AnalystPrompts(estimated_tokens, room, min(room, _CANDIDATES), templates=templates)
 
     def check(self) -> None:
         """Asks one short question.
@@ -231,7 +224,7 @@ class EndpointAnalyst(LanguageAnalyst):
     def answer(self, questions: Sequence[str], kind: PromptKind) -> list[str]:
         conversations = [[{"role": "user", "content": question}] for question in questions]
         try:
-            answers = self.endpoint.chat(conversations, max_tokens=self.limits[kind], temperature=self.temperature)
+            answers = self.endpoint.chat(conversations, max_tokens=self.answer_tokens, temperature=self.temperature)
         except EndpointError as error:
             self.endpoint.warn(str(error))
             return [""] * len(questions)

@@ -253,7 +253,9 @@ def collect(run: Run, sampler: RankSampler, iteration: int) -> list[Example]:
                 f"{batch_file(run.folder.path, iteration, 0).parent}, and continue with --resume"
             )
         run.display.warn(f"iteration {iteration}: {failures}")
-    examples, dropped = _selected(run, iteration)
+    found = [Example.from_json(one) for row in rows for one in row["examples"]]
+    limits = run.config.train.tokens, run.config.options.revision.per_task
+    examples, dropped = select(found, *limits, run.stream("revision selection", iteration))
     if not examples:
         empty = f"none of the {len(rows)} trees of iteration {iteration} has a path to imitate"
         if iteration == 1:
@@ -310,14 +312,6 @@ def _trajectory(task: Task, leaf: Mapping[str, Any], version: int) -> Trajectory
     steps = leaf.get("turns") or [["", "", leaf["outcome"]]]
     turns = tuple(Turn((), said, action, text, rewards={"task": reward}, info=info) for action, text, reward in steps)
     return Trajectory(task, turns, True, False, leaf.get("stop_reason", "won"), leaf.get("first", ""))
-
-
-def _selected(run: Run, iteration: int) -> tuple[list[Example], Counter[str]]:
-    """The examples of an iteration, and how many each filter drops."""
-    rows = run.ranks.once(lambda: _rows(run, iteration))
-    found = [Example.from_json(one) for row in rows for one in row["examples"]]
-    options = run.config.train.tokens, run.config.options.revision.per_task
-    return select(found, *options, run.stream("revision selection", iteration))
 
 
 def _write_counts(run: Run, batch: TreeBatch, spent: Sequence[Mapping[str, int]]) -> None:

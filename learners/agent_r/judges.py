@@ -164,19 +164,9 @@ def open_judge(config: Config, policy: Policy, rng: np.random.Generator) -> Judg
     if name == "step":
         if not explains:
             raise ConfigError(NO_INSTRUCTIONS)
-        temperature, most = config.curriculum.temperature, VERDICT_TOKENS
-        templates = read_templates(config.prompt.templates)
-        return StepJudge(
-            ModelAnalyst(
-                policy,
-                temperature,
-                most,
-                most,
-                verdict_tokens=most,
-                templates=templates,
-                thinks=config.prompt.thinks,
-            )
-        )
+        temperature, templates = config.curriculum.temperature, read_templates(config.prompt.templates)
+        limits = (VERDICT_TOKENS, VERDICT_TOKENS)
+        return StepJudge(ModelAnalyst(policy, temperature, *limits, templates=templates, thinks=config.prompt.thinks))
     if name == "reflection":
         return ReflectionJudge(open_analyst(config, policy))
     if name == "rule":

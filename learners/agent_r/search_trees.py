@@ -259,7 +259,10 @@ def _judge(options: argparse.Namespace) -> Judge:
 
     from roleagent.agents.policies.hf import HFPolicy, own_device
 
-    analyst = ModelAnalyst(HFPolicy.from_path(options.policy, torch.Generator(own_device())), temperature=0.0)
+    policy = HFPolicy.from_path(options.policy, torch.Generator(own_device()))
+    if options.judge == "step" and not policy.tokenizer.chat_template:
+        raise ConfigError(f"--judge step needs a model that follows instructions, and {options.policy} has no template")
+    analyst = ModelAnalyst(policy, temperature=0.0)
     return StepJudge(analyst) if options.judge == "step" else ReflectionJudge(analyst)
 
 

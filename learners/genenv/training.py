@@ -86,7 +86,7 @@ def open_simulator_training(run: Run, split: EnvSplit, agent: Learner, actor: Po
         if options.probe and agent.reference is not None:
             model = agent.reference.model
             start = HFPolicy(model, agent.policy.tokenizer, _generator(config), agent.policy.context_length)  # type: ignore[arg-type]
-        simulator = ModelSimulator(actor, grammar, start=start, thinks=config.prompt.thinks)
+        simulator = ModelSimulator(actor, grammar, config.prompt.thinks, start)
         if not run.progress.step:
             tasks, situations = run.stream("quality tasks"), run.stream("quality situations")
             _report(run, run.ranks.once(lambda: quality(simulator, tasks, situations)))
@@ -112,9 +112,9 @@ def open_simulator_training(run: Run, split: EnvSplit, agent: Learner, actor: Po
     start.model.requires_grad_(False)
     if not spreads:
         agent.beside["simulator"] = learner = Learner(policy, config, options.lr, start.model)
-        return SimulatorTraining(ModelSimulator(policy, grammar, start=initial, thinks=config.prompt.thinks), learner)
+        return SimulatorTraining(ModelSimulator(policy, grammar, config.prompt.thinks, initial), learner)
     agent.beside["simulator"] = learner = Learner(policy, offloaded(config), options.lr, start.model, computes=False)
-    return SimulatorTraining(VisitingSimulator(policy, grammar, start=initial, thinks=config.prompt.thinks), learner)
+    return SimulatorTraining(VisitingSimulator(policy, grammar, config.prompt.thinks, initial), learner)
 
 
 def offloaded(config: Config) -> Config:
@@ -303,7 +303,7 @@ def warm_start(
         the quality at the end.
     """
     learner = Learner(policy, config, config.warmstart.lr, optimizer=config.warmstart.optimizer)
-    simulator = ModelSimulator(policy, grammar, thinks=config.prompt.thinks)
+    simulator = ModelSimulator(policy, grammar, config.prompt.thinks)
 
     def measured(number: int) -> Quality:
         return learner.ranks.once(

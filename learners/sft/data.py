@@ -111,9 +111,7 @@ class SFTData:
             PolicyError: the policy's context has no room for a situation and a task of its simulator.
         """
         config, run = self.run.config, self.run
-        simulator = (
-            ModelSimulator(policy, self._grammar, thinks=config.prompt.thinks) if config.simulator_is_model else None
-        )
+        simulator = ModelSimulator(policy, self._grammar, config.prompt.thinks) if config.simulator_is_model else None
         check_reply_lengths(self.split, policy, self.demonstrations, run.display.warn)
         segments = tokenize(self.split, policy, self.demonstrations, run.stream("segments"), most_fit=True)
         if self.failures:

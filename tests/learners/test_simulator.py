@@ -77,7 +77,7 @@ def test_a_reply_is_repaired_where_nothing_else_can_be_meant(reply, lines):
 
 def test_a_reply_becomes_a_line_per_task_and_one_that_cannot_be_read_an_empty_one():
     replies = iter([write_tasks([LINE]), "no", f"<tasks>{LINE}", write_tasks(["a=b", "c=d"])])
-    simulator = ModelSimulator(Script(lambda prompt, slot: next(replies)), GRAMMAR)
+    simulator = ModelSimulator(Script(lambda prompt, slot: next(replies)), GRAMMAR, True)
     simulator.policy.reseed = lambda seed: None
     assert isinstance(simulator, Simulator)
     assert simulator.propose([TOLD, Situation({})], 2, np.random.default_rng(0)) == [[LINE, ""], [LINE, "a=b"]]
@@ -89,17 +89,17 @@ def test_a_reply_becomes_a_line_per_task_and_one_that_cannot_be_read_an_empty_on
 def test_a_model_with_a_chat_template_is_instructed():
     policy = Script(lambda prompt, slot: write_tasks([LINE]), chat_template=TEMPLATE)
     policy.reseed = lambda seed: None
-    simulator = ModelSimulator(policy, GRAMMAR)
+    simulator = ModelSimulator(policy, GRAMMAR, True)
     assert simulator.propose([TOLD], 1, np.random.default_rng(0)) == [[LINE]]
     assert simulator_prompt(GRAMMAR, TOLD) in policy.prompts[0]
 
 
 def test_a_situation_is_shortened_and_a_context_without_room_refused():
     many = Situation({f"type number {number}": (1, 8) for number in range(60)}, SEED, (3, 8))
-    simulator = ModelSimulator(qwen(context=400), GRAMMAR)
+    simulator = ModelSimulator(qwen(context=400), GRAMMAR, True)
     assert len(simulator.prompt(many)) + simulator.limit <= 400
     with pytest.raises(PolicyError, match=r"has no room for a situation and a task.*raise policy\.context"):
-        ModelSimulator(qwen(context=64), GRAMMAR)
+        ModelSimulator(qwen(context=64), GRAMMAR, True)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def opened(policy, **options):
     config = configured(**options)
     begun, start = copied(policy), copied(policy)
     learner = Learner(begun, config, config.simulator.lr, start.model.requires_grad_(False))
-    return SimulatorTraining(ModelSimulator(begun, GRAMMAR, 1.0, start), learner), config
+    return SimulatorTraining(ModelSimulator(begun, GRAMMAR, True, start), learner), config
 
 
 def copied(policy):

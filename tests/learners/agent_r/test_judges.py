@@ -37,7 +37,7 @@ def failures():
 
 def step_judge(reply):
     policy = Script(reply, chat_template=TEMPLATE)
-    return policy, StepJudge(ModelAnalyst(policy, verdict_tokens=200))
+    return policy, StepJudge(ModelAnalyst(policy, reflection_tokens=200))
 
 
 def test_an_edge_is_asked_about_once_and_shared_steps_never():

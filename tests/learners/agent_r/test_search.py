@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import TASKS, Script, qwen
+from tiny import TASKS, TEMPLATE, Script, qwen
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.config import load
@@ -20,6 +20,7 @@ from roleagent.envs.wrappers import Tags
 from roleagent.learners.agent_r.search import Node, Search, Tree, common_ancestor, select, uct_score
 from roleagent.learners.agent_r.search_trees import batch_file, read_trees, stored_trees, write_trees
 from roleagent.learners.agent_r.search_trees import main as show_trees
+from roleagent.learners.run.checkpoints import save_policy
 from roleagent.options import ConfigError
 from roleagent.sharing import Restorable
 from roleagent.types import Task
@@ -410,6 +411,15 @@ def test_the_command_measures_where_a_judge_cuts_lost_paths(run, capsys):
     assert show_trees(["lengths", str(run)]) == 0
     assert show_trees(["lengths", str(run), "--judge", "step"]) == 2
     assert "needs --policy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, None])
+def test_a_model_can_be_the_judge_if_it_follows_instructions(template, run, tmp_path, capsys):
+    save_policy(qwen(context=2048, chat_template=template), tmp_path / "judge")
+    words = ["lengths", str(run), "--judge", "step", "--policy", str(tmp_path / "judge")]
+    assert show_trees(words) == (0 if template else 2)
+    shown = capsys.readouterr()
+    assert "step: a mistake in " in shown.out if template else "has no template" in shown.err
 
 
 def test_the_command_shows_what_iterations_found(run, capsys):
