@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,10 +39,12 @@ from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.env_card import make_expert
 from roleagent.envs.failures import play_failures, scripted_modes
 from roleagent.envs.failures.command_noise import CommandNoise
+from roleagent.envs.failures.scripted import ScriptedFailure
 from roleagent.envs.restoring import RecordedStep, Restorer
 from roleagent.envs.toy.env import CONTAINERS, PLACES, TOOLS
+from roleagent.failures.verdicts import KINDS, Judge, JudgedPath, transition_point
 from roleagent.learners.agent_r.data import RevisionData, TreeData
-from roleagent.learners.agent_r.judges import ReflectionJudge, measure_judge
+from roleagent.learners.agent_r.judges import ReflectionJudge
 from roleagent.learners.agent_r.search import Node, Search, SearchStats
 from roleagent.types import Completion, Request
 
@@ -254,6 +257,32 @@ def by_bad_steps(found: dict[str, float]) -> str:
             steps = str(low) if low == high else f"{low}-{high}"
             shown.append(f"{steps}: {of['same'] / total:.0%} ({1 - of['false'] / total:.0%}) of {total:.0f}")
     return "; ".join(shown)
+
+
+def measure_judge(judge: Judge, failures: Sequence[ScriptedFailure]) -> dict[str, float]:
+    """A judge on episodes that failed by one known mistake; those without a single wrong step are passed over.
+
+    Returns:
+        ``judged`` episodes; of them the shares ``exact`` (the transition point is the mistake), ``within_one`` and
+        ``undecided`` (no bad step); of all verdicts the shares ``good``, ``bad``, ``uncertain`` and ``unread``.
+    """
+    known = [failure for failure in failures if failure.step is not None]
+    edges = count()
+    paths = [JudgedPath(one.trajectory, 0, tuple(islice(edges, len(one.trajectory.turns)))) for one in known]
+    found = judge.judge(paths)
+    points = [transition_point(0, verdicts) for verdicts in found]
+    misses = [abs(point - 1 - (one.step or 0)) for point, one in zip(points, known, strict=True) if point is not None]
+    said = [verdict for verdicts in found for verdict in verdicts]
+    shares = {kind: sum(verdict.kind == kind for verdict in said) / max(1, len(said)) for kind in KINDS}
+    n = max(1, len(known))
+    return {
+        "judged": float(len(known)),
+        "exact": sum(miss == 0 for miss in misses) / n,
+        "within_one": sum(miss <= 1 for miss in misses) / n,
+        "undecided": 1 - len(misses) / n,
+        **shares,
+        "unread": sum(verdict.source == "fallback" for verdict in said) / max(1, len(said)),
+    }
 
 
 def measure_rules(name: str, count: int, seed: int) -> dict[str, float]:

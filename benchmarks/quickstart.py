@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from roleagent.config import ConfigError
-from roleagent.experiments.runs import Run
+from roleagent.experiments.runs import Run, iterations_of
 from roleagent.options import user_path
 
 
@@ -49,7 +49,8 @@ def measure(file: Path, overrides: Sequence[str], out: Path, seed: int, controls
     figures = success_of(result) | {"invalid_share": result["invalid"]}
     figures |= {key: result[key] for key in ("minutes", "peak_mb")}
     if controls:
-        tokens = run.reinforced_tokens()
+        rows = iterations_of(run.folder)
+        tokens = round(sum(row.get("tokens", 0.0) * row["optimizer_steps"] for row in rows))  # in every pass
         figures["shuffled_gain"] = run.control("shuffled", "train.shuffle=advantages").finish()["gain"]
         figures["sft_gain"] = run.control("sft", "method=sft", f"train.tokens={tokens}").finish()["gain"]
     return figures

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from roleagent.agents.policies.protocol import Policy
+from roleagent.similarity import common_prefix
 
 _HALF = "\ufffd"  # the replacement character: bytes that are no complete character
 
@@ -76,10 +77,7 @@ def _beyond(start: str, text: str) -> str:
     >>> _beyond("ab", "abc"), _beyond("ab ", "abc")
     ('c', 'c')
     """
-    shared = 0
-    while shared < min(len(start), len(text)) and start[shared] == text[shared]:
-        shared += 1
-    return text[shared:]
+    return text[common_prefix(start, text) :]
 
 
 __all__ = ["decoder", "token_texts"]

@@ -182,15 +182,6 @@ class ScienceWorldEnv(TaskSplitEnv):
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_world": None}
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> ScienceWorldEnv:
-        from copy import deepcopy
-
-        other = object.__new__(type(self))
-        memo[id(self)] = other
-        state = {name: value for name, value in self.__dict__.items() if name != "_world"}
-        other.__dict__.update(deepcopy(state, memo), _world=None)
-        return other
-
     def _info(self, valid: bool, rewards: dict[str, float], actions: list[str]) -> dict[str, Any]:
         return {
             "task_id": self._task_id,

@@ -134,15 +134,6 @@ class TextWorldExpressEnv(TaskSplitEnv):
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_game": None}
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> TextWorldExpressEnv:
-        from copy import deepcopy
-
-        other = object.__new__(type(self))
-        memo[id(self)] = other
-        state = {name: value for name, value in self.__dict__.items() if name != "_game"}
-        other.__dict__.update(deepcopy(state, memo), _game=None)
-        return other
-
     def _info(self, scene: Scene, valid: bool, rewards: dict[str, float]) -> dict[str, Any]:
         return {
             "task_id": self._task_id,

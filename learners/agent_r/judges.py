@@ -25,10 +25,9 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.prompt_templates import read_templates
 from roleagent.config import Config, ConfigError
 from roleagent.curricula.rule_analyst import RuleAnalyst
-from roleagent.envs.failures.scripted import ScriptedFailure
 from roleagent.failures.analyst_format import read_verdict
 from roleagent.failures.modes import failure_modes_of
-from roleagent.failures.verdicts import KINDS, Judge, JudgedPath, Verdict, transition_point
+from roleagent.failures.verdicts import Judge, JudgedPath, Verdict, transition_point
 from roleagent.imports import load_class
 from roleagent.types import Analyst, Trajectory
 
@@ -178,32 +177,6 @@ def open_judge(config: Config, policy: Policy, rng: np.random.Generator) -> Judg
     return load_class(name, "judge")()
 
 
-def measure_judge(judge: Judge, failures: Sequence[ScriptedFailure]) -> dict[str, float]:
-    """A judge on episodes that failed by one known mistake; those without a single wrong step are passed over.
-
-    Returns:
-        ``judged`` episodes; of them the shares ``exact`` (the transition point is the mistake), ``within_one`` and
-        ``undecided`` (no bad step); of all verdicts the shares ``good``, ``bad``, ``uncertain`` and ``unread``.
-    """
-    known = [failure for failure in failures if failure.step is not None]
-    edges = count()
-    paths = [JudgedPath(one.trajectory, 0, tuple(islice(edges, len(one.trajectory.turns)))) for one in known]
-    found = judge.judge(paths)
-    points = [transition_point(0, verdicts) for verdicts in found]
-    misses = [abs(point - 1 - (one.step or 0)) for point, one in zip(points, known, strict=True) if point is not None]
-    said = [verdict for verdicts in found for verdict in verdicts]
-    shares = {kind: sum(verdict.kind == kind for verdict in said) / max(1, len(said)) for kind in KINDS}
-    n = max(1, len(known))
-    return {
-        "judged": float(len(known)),
-        "exact": sum(miss == 0 for miss in misses) / n,
-        "within_one": sum(miss <= 1 for miss in misses) / n,
-        "undecided": 1 - len(misses) / n,
-        **shares,
-        "unread": sum(verdict.source == "fallback" for verdict in said) / max(1, len(said)),
-    }
-
-
 def revision_lengths(judge: Judge, trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """The revision length of a judge on a frozen set of bad paths; with other paths it would measure the paths, too.
 
@@ -225,6 +198,6 @@ def revision_lengths(judge: Judge, trajectories: Sequence[Trajectory]) -> dict[s
 
 __all__ = [
     "NO_INSTRUCTIONS",
-    *("PlaceJudge", "ReflectionJudge", "StepJudge", "ValueJudge", "judge_name", "measure_judge", "open_judge"),
+    *("PlaceJudge", "ReflectionJudge", "StepJudge", "ValueJudge", "judge_name", "open_judge"),
     "revision_lengths",
 ]

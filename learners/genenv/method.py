@@ -16,6 +16,7 @@ from roleagent.curricula.alignment import Alignment
 from roleagent.curricula.generated_sampler import GeneratedSampler
 from roleagent.curricula.metrics import alignment_metrics, played
 from roleagent.curricula.task_writer import VARIATION_SHARE
+from roleagent.envs.mixture import joined
 from roleagent.learners.method import Iteration, Method
 from roleagent.slow_notice import waiting
 from roleagent.tasks.grammar import REFUSALS, grammar_of
@@ -196,7 +197,7 @@ class GenEnv(Method):
         """What happened to each written task since the last call."""
         events = [(name, event) for name, writer in self.writers.items() for event in writer.take_events()]
         return [
-            event | {"task_id": _named(name, event["task_id"])} if "task_id" in event else event
+            event | {"task_id": joined(name, event["task_id"])} if "task_id" in event else event
             for name, event in events
         ]
 
@@ -221,7 +222,7 @@ class GenEnv(Method):
             rng, tasks, costs = run.stream("probe tasks", run.iteration), {}, Counter[str]()
             for name, writer in self.writers.items():
                 for when, task_ids in writer.probe(config.simulator.probe, rng).items():
-                    tasks.setdefault(when, []).extend(_named(name, task_id) for task_id in task_ids)
+                    tasks.setdefault(when, []).extend(joined(name, task_id) for task_id in task_ids)
                 costs.update(writer.costs())  # which are not the next iteration's
             return tasks, costs
 
@@ -239,11 +240,6 @@ class GenEnv(Method):
                 metrics |= {f"genenv_probe_{name}_{metric}": value for metric, value in of_tasks.items()}
             rollout.stats, rollout.watch = stats, watch
         return metrics
-
-
-def _named(environment: str, task_id: str) -> str:
-    """The id of a task in a run, where one of several environments goes before it."""
-    return f"{environment}/{task_id}" if environment else task_id
 
 
 __all__ = ["GenEnv"]

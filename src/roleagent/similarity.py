@@ -148,8 +148,8 @@ def _components(count: int, pairs: Iterator[tuple[int, int]]) -> list[int]:
     return [root(node) for node in range(count)]
 
 
-def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """Length of the longest common prefix of two token sequences.
+def common_prefix(left: Sequence[int] | str, right: Sequence[int] | str) -> int:
+    """Length of the longest common prefix of two token sequences, or texts.
 
     >>> common_prefix([1, 2, 3], (1, 2, 4, 5))
     2

@@ -29,7 +29,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from roleagent.commands import Parser, add_json, complain, natural, out_folder, print_result, whole
 from roleagent.experiments.plan import FORKED_RUN, Job, Plan, find_plan, shipped
-from roleagent.experiments.runs import Run, begun_at, gpus_of_runs, interrupt_all, iterations_of, minutes_of
+from roleagent.experiments.runs import (
+    Run,
+    begun_at,
+    gpus_of_runs,
+    interrupt_all,
+    iterations_of,
+    minutes_of,
+    newest_line,
+)
 from roleagent.learners.run.folder import read_config
 from roleagent.options import ConfigError
 from roleagent.program import TRAIN, require
@@ -213,16 +221,6 @@ class Current:
                 self._progress.update(row, description=text[:100])
             else:
                 self._progress.console.print(text, soft_wrap=True)
-
-
-def newest_line(log: Path) -> str:
-    """The last line of a run's log with a text; empty if there is none."""
-    if not log.exists():
-        return ""
-    with log.open("rb") as stream:
-        stream.seek(max(0, log.stat().st_size - 4096))
-        lines = stream.read().decode(errors="replace").splitlines()
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:

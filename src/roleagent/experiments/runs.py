@@ -88,7 +88,7 @@ class Run:
             command = [sys.executable, *launcher, *train]
             status = self.carry_out(command)
             if status:
-                said = f": {_last_line(self.log)} (see {self.log})" if self.quiet else ""
+                said = f": {newest_line(self.log)} (see {self.log})" if self.quiet else ""
                 raise ConfigError(
                     f"training into {self.folder} ended with status {status}{said}; the same command continues it"
                 )
@@ -150,11 +150,6 @@ class Run:
         path = self.folder / "checkpoints" / f"step-{AFTER_WARM_START}"
         return path if path.exists() else None
 
-    def reinforced_tokens(self) -> int:
-        """Sampled tokens that all updates of the iterations trained, in every pass."""
-        rows = map(json.loads, (self.folder / "metrics.jsonl").read_text().splitlines())
-        return round(sum(row.get("tokens", 0.0) * row["optimizer_steps"] for row in rows if row["stage"] == "train"))
-
     def control(self, name: str, *options: str) -> Run:
         """A run with other options that starts from this one's warm start."""
         folder = self.folder.with_name(f"{self.folder.name}-{name}")
@@ -191,8 +186,13 @@ class Run:
         return None
 
 
-def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").replace("\r", "\n").split("\n")
+def newest_line(log: Path) -> str:
+    """The last line of a run's log with a text; empty if there is none."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as stream:
+        stream.seek(max(0, log.stat().st_size - 4096))
+        lines = stream.read().decode(errors="replace").splitlines()
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
@@ -302,4 +302,4 @@ def _costs_file(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.costs.json")
 
 
-__all__ = ["Run", "begun_at", "costs_of", "interrupt_all", "iterations_of", "minutes_of", "result_of"]
+__all__ = ["Run", "begun_at", "costs_of", "interrupt_all", "iterations_of", "minutes_of", "newest_line", "result_of"]
