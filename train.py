@@ -75,7 +75,7 @@ def train(config: Config, resume: bool, display: Display, callbacks: Sequence[Ca
     split = size_warm_start(split, display.say)
     with open_run(config, split, display, resume, callbacks) as run:
         if (result := run.finished()) is not None:
-            longer = "train.until" if config.train.until else "train.iterations"
+            longer = "train.until" if config.train.until else run.method.length
             display.say(f"{run.folder.path} is finished; increase {longer} to continue")
             show_again(run)
             return result

@@ -171,13 +171,9 @@ class ModelSimulator:
         PolicyError: the policy's context has no room for a situation and a task.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        grammar: TaskGrammar,
-        thinks: bool,
-        start: Policy | None = None,
-    ):
+    temperature = 1.0  # of sampling
+
+    def __init__(self, policy: Policy, grammar: TaskGrammar, thinks: bool, start: Policy | None = None):
         self.policy, self.grammar = policy, grammar
         self._thinks, self._start, self._records = thinks, start, ()
         self.renderer = renderer_of(policy, thinks)
@@ -230,7 +226,7 @@ class ModelSimulator:
         lines: list[str] = []
         while prompts := list(islice(asked, _BATCH)):
             requests = [Request(prompt, slot, self.limit, self._stops) for slot, prompt in enumerate(prompts)]
-            for completion in self.policy.generate(requests, temperature=1.0):
+            for completion in self.policy.generate(requests, self.temperature):
                 self._tokens += len(completion.token_ids)
                 reply = self.renderer.read(completion.token_ids)
                 [line, *_] = [*read_tasks(reply, completion.finish_reason == "length"), ""]

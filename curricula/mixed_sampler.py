@@ -25,7 +25,8 @@ _COSTS = (
     "cost",
 )
 _GENENV = (
-    *("proposed", "accepted", "repaired", "variations", "wanted", "fallback", "fresh", "replayed", "records_in_band"),
+    *("proposed", "accepted", "repaired", "variations", "wanted", "fallback", "fresh", "replayed", "records"),
+    "records_in_band",
     *("pool", *(f"refused_{reason}" for reason in REFUSALS), *_COSTS),
 )
 _SUMMED = frozenset(

@@ -160,8 +160,9 @@ class TaskWriter:
             verdict = self.grammar.check(spec)
             task_id = self.grammar.task_id(spec)
             event |= {"task_id": task_id, "plan": len(verdict.plan)}
-            again = self.novelty and not self.grammar.seed_draws_goal and spec.values in self.accepted
-            known = task_id in taken or again or (not self._draws_listed and self.grammar.is_listed(spec))
+            known = (
+                task_id in taken or self._is_again(spec) or (not self._draws_listed and self.grammar.is_listed(spec))
+            )
             if known and verdict.reason in ("", "held_out"):
                 raise Refused("duplicate")
             if not verdict.accepted:
@@ -177,6 +178,11 @@ class TaskWriter:
             self._count(task_type, True)
         self.accepted[spec.values] = iteration
         return Written(spec, task_id, situation, context, len(verdict.plan), varied)
+
+    def _is_again(self, spec: TaskSpec) -> bool:
+        """Whether a task was accepted a short time ago. A static list is played again and again."""
+        repeats = self.grammar.seed_draws_goal or isinstance(self.simulator, StaticSimulator)
+        return bool(self.novelty) and not repeats and spec.values in self.accepted
 
     def _count(self, task_type: str, passed: bool) -> None:
         before = self.passed.get(task_type, (0, 0))

@@ -134,6 +134,7 @@ class Method:
         training: None: reinforcement (``train.py``); a method of another kind defines ``training(self, start)``.
         reinforces: whether it is reinforcement: it has no ``training``.
         stage: of a method of another kind: the name of its steps in the log and in checkpoints (``run.enter``).
+        length: the option that a longer run raises.
         brings: its name in the last lines of a run.
         imitates: whether it imitates; ``train.tokens`` limits it.
         disjoint_splits: whether training and evaluation may share no task, as it imitates episodes of its own.
@@ -154,6 +155,7 @@ class Method:
     training: Callable[[Start], None] | None = None
     reinforces: ClassVar[bool] = True
     stage: ClassVar[str] = "train"
+    length: ClassVar[str] = "train.iterations"
     brings: ClassVar[str] = "reinforcement"
     imitates: ClassVar[bool] = False
     disjoint_splits: ClassVar[bool] = False

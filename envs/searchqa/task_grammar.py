@@ -39,6 +39,8 @@ class QuestionGrammar(TaskGrammar):
         plan_share: has no effect: a plan may have all steps, since passages are found by name and nothing is explored.
     """
 
+    seed_draws_goal = True
+
     def __init__(self, env: gymnasium.Env, plan_share: float = 1.0):
         super().__init__(env, plan_share=1.0)
         self._land = self.env.archive.land

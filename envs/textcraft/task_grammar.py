@@ -73,6 +73,8 @@ def _materials(book: RecipeBook, goal: str) -> int:
 class CraftingGrammar(TaskGrammar):
     """Tasks such as ``depth=3 materials=2 distractors=5``; the seed chooses a world and its goal."""
 
+    seed_draws_goal = True
+
     def __init__(self, env: gymnasium.Env, plan_share: float = 0.5):
         super().__init__(env, plan_share)
         self.seed = self.env.seed

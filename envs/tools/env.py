@@ -60,7 +60,7 @@ class ToolEnv(TaskSplitEnv):
     half for one without an answer; ``task`` then counts only where it is 0.
 
     ``state`` is the observation. It is None after an answer, and where a tool declares itself ``random`` or
-    ``network``.
+    ``network``: with such a tool ``observations_repeat`` is False, and a replay is compared by rewards and ends alone.
 
     Args:
         tools: see :func:`~roleagent.envs.tools.definition.load.load_tools`; with None for both, a small example.
@@ -176,6 +176,11 @@ class ToolEnv(TaskSplitEnv):
         """The tasks: the example's, or the user's own by their digest."""
         example = self._source == EXAMPLES
         return {"source": "built in"} if example else {"source": "own", "digest": self._tasks.digest}
+
+    @property
+    def observations_repeat(self) -> bool:
+        """Whether equal commands have equal results."""
+        return not any(tool.random or tool.network for tool in self._tools.values())
 
     @property
     def tools_by_task(self) -> bool:

@@ -38,6 +38,8 @@ _CAP_STEPS = (2, 3, 3, 4, 4, 4)  # the larger of two of the four caps above the 
 class ShopGrammar(TaskGrammar):
     """Requests for the products of training goals. The seed is a training goal and the choice of what is named."""
 
+    seed_draws_goal = True
+
     def __init__(self, env: gymnasium.Env, plan_share: float = 0.5):
         super().__init__(env, plan_share)
         self._shop, self._listed = self.env.shop, self.env.task_split.task_ids

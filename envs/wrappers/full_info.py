@@ -87,9 +87,9 @@ class FullInfo(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
     def _filled(self, observation: Any, info: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(observation, str):
             raise ValueError(f"{self._name} returned an observation of type {type(observation).__name__}, not text")
-        general = {"admissible_actions": [], "valid_action": True, "state": observation}
+        general = {"admissible_actions": [], "state": observation}
         given = {key: value for key, value in info.items() if key not in self._about or value is not None}
-        return {**self._about, **general, **given}
+        return {**self._about, **general, **given, "valid_action": bool(given.get("valid_action", True))}
 
     def _check(self, info: Any) -> None:
         if not isinstance(info, Mapping):

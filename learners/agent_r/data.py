@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -28,7 +28,7 @@ from roleagent.config.settings import MAX_NOTES
 from roleagent.envs.failures.command_noise import verb_of
 from roleagent.envs.wrappers.notes import REVISION_THOUGHTS
 from roleagent.failures.verdicts import Judge, JudgedPath, Verdict, transition_point
-from roleagent.imports import load_class
+from roleagent.imports import error_line, load_class
 from roleagent.learners.agent_r.judges import NO_INSTRUCTIONS
 from roleagent.learners.agent_r.search import Node, Tree
 from roleagent.learners.agent_r.splice import (
@@ -259,6 +259,11 @@ class TreeData:
         else:
             self.counts.update(without_good=not good, without_bad=len(good) == len(leaves))
 
+    def fail(self, error: str) -> None:
+        """Counts the tree as failed; nothing of it is learned."""
+        self.tree.error, self.counts = error, Counter(trees=1, failed_trees=1)
+        self.examples.clear()
+
     def add_verdict(self, node: int, verdict: Verdict) -> None:
         """Counts a verdict about the action of a node, and keeps it if it is decided."""
         self.counts.update([f"verdict_{verdict.kind}", f"verdict_source_{verdict.source}"])
@@ -313,12 +318,28 @@ class RevisionData:
         found = [TreeData(tree) for tree in trees]
         cuts = self._cuts(found, streams)
         for data in found:
-            self._add_good(data)
-        false = [cut for cut in cuts if not self._add_splice(cut)]
+            with self._replays(data):
+                self._add_good(data)
+        false = []
+        for cut in cuts:
+            with self._replays(cut.data):
+                if not cut.data.tree.error and not self._add_splice(cut):
+                    false.append(cut)
         if self.options.splice == "searched":
             self._search(false)
         self._add_leaves(found, cuts)
         return found
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _replays(data: TreeData) -> Iterator[None]:
+        """An environment that fails in a replay fails the tree, as one that fails in the search."""
+        try:
+            yield
+        except ConfigError:
+            raise
+        except (Exception, SystemExit) as error:
+            data.fail(error_line(error))
 
     def _cuts(self, found: Sequence[TreeData], streams: Sequence[np.random.Generator]) -> list[_Cut]:
         """The pairs of all trees with their transition points. All verdicts are one call of the judge."""
@@ -389,9 +410,10 @@ class RevisionData:
             cut.data.counts.update(searched=1, searched_episodes=len(episodes))
             good = [one for one in episodes if self._recovers(cut, one)]
             if good:
-                made = continued(self.split.base, good[0], cut.cut, signal is not None)
-                cut.data.counts.update(splice_searched=1)
-                self._keep(cut, made, {"truth": "searched"})
+                with self._replays(cut.data):
+                    made = continued(self.split.base, good[0], cut.cut, signal is not None)
+                    cut.data.counts.update(splice_searched=1)
+                    self._keep(cut, made, {"truth": "searched"})
             else:
                 cut.data.counts.update(dropped_false=1)
 

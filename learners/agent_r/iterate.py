@@ -254,16 +254,14 @@ def collect(run: Run, sampler: RankSampler, iteration: int) -> list[Example]:
             )
         run.display.warn(f"iteration {iteration}: {failures}")
     found = [Example.from_json(one) for row in rows for one in row["examples"]]
-    limits = run.config.train.tokens, run.config.options.revision.per_task
+    tokens = run.config.train.tokens if run.method.imitates else 0
+    limits = tokens, run.config.options.revision.per_task
     examples, dropped = select(found, *limits, run.stream("revision selection", iteration))
     if not examples:
-        empty = f"none of the {len(rows)} trees of iteration {iteration} has a path to imitate"
+        reason = f"iteration {iteration} has nothing to learn from: {_why_empty(run.config, rows)}"
         if iteration == 1:
-            raise ConfigError(
-                f"{empty}: raise options.search.simulations, lower options.revision.alpha, or imitate more "
-                "demonstrations first (warmstart.epochs)"
-            )
-        run.display.warn(f"{empty}: the policy stays as it is")
+            raise ConfigError(reason)
+        run.display.warn(f"{reason}. The policy stays as it is")
     if run.progress.searched < iteration:
         _observe(run, sampler, rows)
         counts: Counter[str] = Counter()
@@ -280,6 +278,22 @@ def collect(run: Run, sampler: RankSampler, iteration: int) -> list[Example]:
         run.display.say(sentence_of(iteration, summary))
         run.progress.searched, run.progress.began = iteration, run.progress.step
     return examples
+
+
+def _why_empty(config: Config, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Why no path of these trees is learned, and what to change."""
+    counts: Counter[str] = Counter()
+    for row in rows:
+        counts.update(row["counts"])
+    if cut := counts["dropped_context"]:
+        return f"{cut} paths do not fit into policy.context={config.policy.context}: raise it"
+    needed = "good path" if counts["good_leaves"] == 0 else "good and a bad path" if not counts["pairs"] else ""
+    if needed:
+        return (
+            f"none of the {len(rows)} trees has a {needed}. Raise options.search.simulations or depth, lower "
+            "options.revision.alpha, or imitate more demonstrations first (warmstart.epochs)"
+        )
+    return f"of {counts['pairs']} pairs no splice holds: lower options.revision.share, or choose another judge"
 
 
 def finish(run: Run, learner: Learner, result: Mapping[str, Any]) -> None:

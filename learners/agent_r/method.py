@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from roleagent.config import ConfigError
+from roleagent.env_card import card_of
 from roleagent.learners.agent_r.options import AgentROptions
 from roleagent.learners.method import Method, Start
 
@@ -22,6 +23,7 @@ class AgentR(Method):
     settings: ClassVar[Mapping[str, Any]] = {"prompt": {"revisions": "note"}, "wia": False, "aiw": False}
     Options = AgentROptions
     stage: ClassVar[str] = "revise"
+    length = "options.revision.iterations"
     brings = "Agent-R"
     imitates = True
     disjoint_splits = True
@@ -39,6 +41,11 @@ class AgentR(Method):
     def check_tasks(self, split: EnvSplit) -> None:
         super().check_tasks(split)
         for part in split.environments.values():
+            if self.config.options.search.expert_prefix and not card_of(part.base).expert:
+                raise ConfigError(
+                    f"{part.config.env.id} has no scripted expert that plays the first commands: set "
+                    "options.search.expert_prefix=0"
+                )
             if self.config.prompt.revisions == "action" and part.base.has_wrapper_attr("tools"):
                 raise ConfigError(
                     f"prompt.revisions=action takes back a mistake by the command wait, and a reply in "

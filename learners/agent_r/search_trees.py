@@ -15,6 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from roleagent.agents.analysts.models import ModelAnalyst
 from roleagent.agents.policies.protocol import PolicyError
 from roleagent.commands import Parser, complain, natural, printable
@@ -52,7 +54,12 @@ def batch_file(run: Path, iteration: int, batch: int) -> Path:
 
 def write_trees(path: Path, trees: Sequence[Tree]) -> None:
     """Writes a batch."""
-    write_json_lines(path, (_described(tree) for tree in trees), default=str)
+    write_json_lines(path, (_described(tree) for tree in trees), default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy as one of Python; what else JSON lacks as text."""
+    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def read_trees(path: Path) -> list[Tree]:

@@ -266,6 +266,7 @@ _FREE = frozenset(
             "train.stop_on_alarm",
             "train.suite",
             "train.stop_on_regression",
+            "options.revision.iterations",
         ),
         *("optim.micro_batch_tokens", "optim.compile", "deepspeed.activation_checkpointing"),
         *("endpoint.url", "distill.model", "agent.processes", "agent.timeout"),

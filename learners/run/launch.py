@@ -272,6 +272,11 @@ def check_suite(split: EnvSplit) -> None:
     options = split.config.train
     if not options.suite:
         return
+    if not method_of(split.config).reinforces:
+        raise ConfigError(
+            f"train.suite is played by the evaluations between iterations, and method={split.config.method} has none: "
+            "leave it out"
+        )
     if not options.evaluate_every:
         raise ConfigError("train.suite is played by the evaluations between: set train.evaluate_every")
     for task in Suite.read(Path(options.suite)).tasks:

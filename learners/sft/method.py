@@ -12,6 +12,7 @@ class SFT(Method):
     """Imitates as many tokens of the expert's commands as reinforcement would train (``train.tokens``)."""
 
     stage: ClassVar[str] = "sft"
+    length = "train.tokens"
     brings = "imitation"
     imitates = True
     plays = False

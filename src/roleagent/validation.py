@@ -141,6 +141,7 @@ _BOUNDS = {
     "less_than": ("below", "lt"),
     "less_than_equal": ("at most", "le"),
 }
+_LENGTHS = {"too_long": ("at most", "max_length"), "too_short": ("at least", "min_length")}
 # What pydantic calls a type: what Python and YAML call it.
 _TYPES = {"string": "str", "dict": "mapping", "tuple": "list"}
 
@@ -174,6 +175,11 @@ def _line(error: Any, value: Any, key: str) -> str:
         return f"{name!r} is a section with keys of its own, not a value: {shown(given)}"
     if kind == "finite_number":
         return f"{name} must be a finite number, not {given}"
+    if kind in _LENGTHS:
+        word, bound = _LENGTHS[kind]
+        return f"{name} must have {word} {details[bound]} entries, not {shown(given)}"
+    if kind == "missing":
+        return f"{name} must have more entries than {shown(given)}"
     if kind == "literal_error":
         wanted = f"one of {details['expected'].replace(' or ', ', ').replace(chr(39), '')}"
     elif kind in _BOUNDS:
@@ -189,7 +195,7 @@ def _path(loc: tuple[int | str, ...], value: Any) -> list[str]:
     names = []
     for part in loc:
         inside = isinstance(value, Mapping) and part in value
-        if inside or (isinstance(value, list | tuple) and isinstance(part, int)):
+        if inside or (isinstance(value, list | tuple) and isinstance(part, int) and part < len(value)):
             names.append(str(part))
             value = value[part]  # pyright: ignore[reportCallIssue, reportArgumentType] - the type of an index is checked
     return names

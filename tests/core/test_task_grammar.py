@@ -121,6 +121,15 @@ def test_a_variation_differs_in_one_field(grammar):
         assert sum(a != b for a, b in zip(spec.values, varied.values, strict=True)) == 1
 
 
+@of_fields
+def test_the_same_values_are_worth_writing_again_where_another_seed_asks_for_something_else(env, grammar):
+    rng = np.random.default_rng(0)
+    values = grammar.base(rng).values
+    ids = [grammar.task_id(grammar.complete(values, rng)) for _ in range(8)]
+    goals = {env.reset(options={"task_id": task_id})[1]["goal"] for task_id in ids}
+    assert (len(goals) > 2) == grammar.seed_draws_goal  # ALFWorld words a goal in two ways
+
+
 def test_a_task_whose_plan_does_not_win_is_refused(grammar, monkeypatch):
     spec = grammar.base(np.random.default_rng(4))
     plan = grammar.check(spec).plan

@@ -311,14 +311,14 @@ def test_a_situation_reports_recent_success_by_type_and_a_recent_task():
 
 def test_the_static_list_is_drawn_once_and_its_tasks_stay_the_same():
     simulator = StaticSimulator(GRAMMAR, 12, np.random.default_rng(2))
-    sampler = generated(simulator=simulator, fresh=1.0, replay=0.0, novelty=0, variation_share=0.0)
+    sampler = generated(simulator=simulator, fresh=1.0, replay=0.0, variation_share=0.0)
     batches = [sorted(task_id for task_id in play(sampler, lambda task_id: 4) if is_written(task_id)) for _ in range(2)]
     assert batches[0] and batches[1] == batches[0]
 
 
 def test_nothing_of_a_static_list_is_passed_over():
     simulator = StaticSimulator(GRAMMAR, 40, np.random.default_rng(2))
-    writer = TaskWriter(GRAMMAR, simulator, novelty=0, variation_share=0.0)
+    writer = TaskWriter(GRAMMAR, simulator, variation_share=0.0)
     writer.write([Situation({})] * 3, [4, 1, 2], [False] * 3, 1, np.random.default_rng(3))
     assert simulator.position == writer.counters["proposed"]
 

@@ -298,6 +298,8 @@ def test_two_processes_play_the_tasks_that_one_would(config, whole, tmp_path):
         (["env.id=RoleAgent/TravelPlanner-v0"], "no task grammar"),
         (["env.id=RoleAgent/ToolEnv-v0", "simulator.kind=table"], "ToolEnv-v0 are free text"),
         (["simulator.shares=[0.8,0.3]"], "must sum to at most 1"),
+        (["simulator.shares=[0,0.5]"], "must begin with a number above 0"),
+        (["simulator.shares=[0.5]"], "must have more entries"),
         (["simulator.kind=model", "method=sft", "train.tokens=1"], "works with reinforcement, not with method=sft"),
         (["simulator.kind=table", "method=agent_r"], "works with reinforcement, not with method=agent_r"),
         (["simulator.kind=nowhere:Simulator"], "cannot load 'nowhere:Simulator'"),

@@ -112,6 +112,8 @@ class SimulatorConfig:
     @model_validator(mode="after")
     def _consistent(self) -> SimulatorConfig:
         check_name("simulator.kind", self.kind, "model", "table", "base", "static", "endpoint")
+        if not self.shares[0]:
+            raise ValueError("simulator.shares must begin with a number above 0, or no task is ever written")
         if sum(self.shares) > 1:
             raise ValueError(f"simulator.shares must sum to at most 1, not {sum(self.shares):g}: they are of one batch")
         return self

@@ -21,7 +21,7 @@ _OF_RL = (
     "loss.action_mask loss.function loss.prediction_credit loss.imitated_turns optim.lr optim.minibatches "
     "optim.minibatch_turns optim.epochs rollout.num_groups rollout.group_size rollout.dynamic_sampling_rounds "
     "rollout.ahead rollout.turns rollout.keep_groups train.iterations train.until train.shuffle "
-    "train.information_every"
+    "train.information_every train.evaluate_every train.evaluate_tasks train.stop_on_regression"
 )
 _BY_OUTCOME = ("grpo", "rloo", "dapo", "gspo", "reinforce_pp_baseline", "distill")
 
@@ -132,11 +132,27 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
         lambda c: c.simulator.kind not in NEVER_TRAINED,
         "simulator.kind=base, static and endpoint learn nothing",
     ),
+    (
+        "simulator.probe",
+        lambda c: c.train.evaluate_every > 0,
+        "it is played with the evaluations between, and train.evaluate_every=0 has none",
+    ),
     ("simulator.tasks", lambda c: c.simulator.kind == "static", "it belongs to simulator.kind=static"),
     (
-        "options.revision.judge options.revision.splice options.revision.pairs_per_tree",
+        "options.revision.judge options.revision.splice options.revision.pairs_per_tree options.revision.pairing "
+        "options.revision.separation options.revision.beta",
         lambda c: c.method != "agent_r" or c.options.revision.share > 0,
         "options.revision.share=0 has no revisions",
+    ),
+    (
+        "options.search.uct",
+        lambda c: not c.options.search.rollouts or c.options.search.num_children > 1,
+        "with rollouts and num_children=1 all rollouts begin at the root",
+    ),
+    (
+        "options.revision.replay",
+        lambda c: c.warmstart.episodes > 0,
+        "warmstart.episodes=0 leaves no demonstrations to imitate again",
     ),
     (
         "options.revision.eta",

@@ -87,8 +87,10 @@ def test_terms_without_the_task_keep_the_reward_and_what_is_reported_counts():
     assert played(info={"rewards": {"form": 1}})[1][4]["rewards"] == {"task": 1.0, "form": 1.0}
     assert not played(info={"won": False, "state": None})[1][4]["won"]
     assert played(info={"state": None})[1][4]["state"] is None
-    last = played(info={"goal": None, "task_type": None, "won": np.bool_(True), "admissible_actions": ("3", "4")})[1][4]
-    assert (last["goal"], last["task_type"], last["won"]) == ("", "", True)
+    given = {"goal": None, "task_type": None, "won": np.bool_(True), "valid_action": np.bool_(False)}
+    last = played(info=given | {"admissible_actions": ("3", "4")})[1][4]
+    assert (last["goal"], last["task_type"], last["won"], last["valid_action"]) == ("", "", True, False)
+    assert type(last["valid_action"]) is bool  # as JSON keeps it
 
 
 @pytest.mark.parametrize(
