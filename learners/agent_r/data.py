@@ -325,8 +325,12 @@ class RevisionData:
             with self._replays(cut.data):
                 if not cut.data.tree.error and not self._add_splice(cut):
                     false.append(cut)
+        false = [cut for cut in false if not cut.data.tree.error]
         if self.options.splice == "searched":
             self._search(false)
+        for data in found:
+            if data.tree.error:  # by whichever of its paths
+                data.fail(data.tree.error)
         self._add_leaves(found, cuts)
         return found
 

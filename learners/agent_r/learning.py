@@ -193,8 +193,9 @@ class PreferenceData(RevisionData):
             leaves = leaves_of(data.tree)
             good, pairs = good_leaves(leaves, self.alpha), make_pairs(data.tree, self.alpha, self.options, rng)
             data.count(leaves, good, pairs)
-            for pair in pairs:
-                self._add_pair(data, pair)
+            with self._replays(data):
+                for pair in pairs:
+                    self._add_pair(data, pair)
         self._add_leaves(found, [])
         return found
 

@@ -86,8 +86,10 @@ def test_an_experts_beginning_is_shown_and_not_imitated():
     assert [step[2] for step in revision.text["steps"]] == [0, 0, 0, 1, 1, 1]
 
 
-@pytest.mark.parametrize("place", ["reset", "step"])
-def test_an_environment_that_fails_in_a_replay_fails_its_tree(place, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "place"), [(RevisionData, "reset"), (RevisionData, "step"), (PreferenceData, "reset")]
+)
+def test_an_environment_that_fails_in_a_replay_fails_its_tree(kind, place, monkeypatch):
     split, policy = kitchen()
     tree = grow(split, policy, TASK, [GOOD, BAD])
 
@@ -95,7 +97,7 @@ def test_an_environment_that_fails_in_a_replay_fails_its_tree(place, monkeypatch
         raise OSError("no server")
 
     monkeypatch.setattr(type(split.base.unwrapped), place, fails)
-    [found] = RevisionData(split, policy, First(), RuleAnalyst(), 0.5).make([tree], [np.random.default_rng(0)])
+    [found] = kind(split, policy, First(), RuleAnalyst(), 0.5).make([tree], [np.random.default_rng(0)])
     row = found.to_json()
     assert not row["examples"] and not row["leaves"] and row["error"].startswith("OSError: no server")
     assert row["counts"] == {"trees": 1, "failed_trees": 1}
