@@ -89,7 +89,7 @@ def idle_mechanisms(method: Method, counters: Mapping[str, float]) -> list[str]:
     process = weighing(config.estimator.rewards)
     if any(counters.get(f"reward_{name}") for name in process):
         expected["returns_changed"] = f"{' and '.join(process)} weigh, but no process reward ever changed a return"
-    if "calls" in counters:
+    if "calls" in counters and not config.agent.command:  # a program may have tools of its own
         expected["calls"] = "tools are offered, but none was ever called"
     for name in [name for name in counters if name.startswith("tool_calls/")]:
         tool = name.removeprefix("tool_calls/")

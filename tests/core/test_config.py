@@ -281,7 +281,8 @@ def test_rules_of_effects_name_options():
     keys = [
         f"{section}.{name}" for section, part in to_dict(Config()).items() if isinstance(part, dict) for name in part
     ]
-    keys += [f"options.revision.{name}" for name in to_dict(load(overrides=["method=agent_r"]))["options"]["revision"]]
+    of_agent_r = to_dict(load(overrides=["method=agent_r"]))["options"]
+    keys += [f"options.{section}.{name}" for section, part in of_agent_r.items() for name in part]
     for patterns, _, reason in RULES:
         assert reason
         for pattern in patterns.split():
