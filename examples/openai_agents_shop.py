@@ -51,5 +51,6 @@ try:
     answer = str(Runner.run_sync(agent, question, max_turns=6).final_output)
 except (MaxTurnsExceeded, ModelBehaviorError):  # it never ends, or calls a tool that there is not
     answer = "none"
+answer = answer.removeprefix("<answer>").removesuffix("</answer>")  # as a warm start's demonstrations have it
 step = json.dumps({"action": {"answer": answer or "none"}}).encode()
 urlopen(Request(f"{WORLD}/step", step, {"Content-Type": "application/json"}))
