@@ -252,16 +252,13 @@ class TreeData:
     counts: Counter[str] = field(default_factory=Counter)
 
     def count(self, leaves: Sequence[Node], good: Sequence[Node], pairs: Sequence[Pair]) -> None:
-        """Counts the tree, its leaves and pairs, and whether it lacks good or bad leaves (unless it failed)."""
+        """Counts the tree, its leaves and pairs, and whether it lacks good or bad leaves."""
         self.counts.update(trees=1, leaves=len(leaves), good_leaves=len(good), pairs=len(pairs))
-        if self.tree.error:
-            self.counts.update(failed_trees=1)
-        else:
-            self.counts.update(without_good=not good, without_bad=len(good) == len(leaves))
+        self.counts.update(without_good=not good, without_bad=len(good) == len(leaves))
 
-    def fail(self, error: str) -> None:
-        """Counts the tree as failed; nothing of it is learned."""
-        self.tree.error, self.counts = error, Counter(trees=1, failed_trees=1)
+    def drop(self) -> None:
+        """Leaves a failed tree's examples and counts out."""
+        self.counts = Counter(trees=1, failed_trees=1)
         self.examples.clear()
 
     def add_verdict(self, node: int, verdict: Verdict) -> None:
@@ -328,9 +325,6 @@ class RevisionData:
         false = [cut for cut in false if not cut.data.tree.error]
         if self.options.splice == "searched":
             self._search(false)
-        for data in found:
-            if data.tree.error:  # by whichever of its paths
-                data.fail(data.tree.error)
         self._add_leaves(found, cuts)
         return found
 
@@ -343,7 +337,7 @@ class RevisionData:
         except ConfigError:
             raise
         except (Exception, SystemExit) as error:
-            data.fail(error_line(error))
+            data.tree.error = error_line(error)
 
     def _cuts(self, found: Sequence[TreeData], streams: Sequence[np.random.Generator]) -> list[_Cut]:
         """The pairs of all trees with their transition points. All verdicts are one call of the judge."""
@@ -472,6 +466,8 @@ class RevisionData:
         points = {(id(cut.data), cut.pair.bad.number): cut.cut - 1 for cut in reversed(cuts)}
         failed: list[tuple[TreeData, Trajectory, int | None]] = []
         for data in found:
+            if data.tree.error:  # in the search, or in a replay
+                data.drop()
             for leaf in distinct(leaves_of(data.tree)):
                 trajectory = data.tree.trajectory(leaf)
                 if trajectory.success or self.analyst is None:
