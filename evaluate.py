@@ -304,7 +304,7 @@ def complete(evaluation: Evaluation, file: RecordFile) -> dict[str, Any]:
         if missing:
             if evaluation.model is not None and not isinstance(evaluation.model, Endpoint):
                 backend = evaluation.env_split.config.rollout.backend
-                sampler = evaluation.model.road if backend == "local" else backend
+                sampler = evaluation.model.sampling_path if backend == "local" else backend
                 for line in (f"sampler: {sampler}", *evaluation.notes):
                     display.say(line)
                 if evaluation.target.run is None and not evaluation.model.tokenizer.chat_template:

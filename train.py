@@ -127,7 +127,7 @@ def reinforce(start: Start) -> None:
     evaluate_periodically(run, start.held_out, actor, begins=True)  # if the run was killed before it
 
     for _ in iterations:
-        # Sample tasks, and play a group of episodes of each. With rollout.ahead=1 those of the next iteration begin.
+        # Sample tasks, and play a group of episodes of each. With rollout.async_level=1 the next ones begin, too.
         groups = episodes.next()
         groups, replaced = dynamic_sampling(run, rollout, sampler, groups)
         groups, filtered = filter_groups(run, groups)

@@ -8,7 +8,7 @@ folder. ``evaluate.py`` plays two tasks of the toy kitchen with it. ``train.py``
 group of episodes, predicts their states, and learns: all weights, or adapters with ``--lora``. The exported policy is
 evaluated.
 
-The table has a row for each family: its roads (:mod:`roleagent.agents.policies.model_check`,
+The table has a row for each family: its paths (:mod:`roleagent.agents.policies.model_check`,
 :mod:`roleagent.learners.engine.logprobs`), what succeeded, and how far sampler and learner are apart at equal weights:
 the largest difference of a sampled token's log-probability, in nats. ``--markdown`` prints it for docs/pretrained.md.
 """
@@ -121,13 +121,13 @@ def _measured(family: str, folder: Path, lora: bool, vllm: bool) -> dict[str, An
         row.update(found if isinstance(found, dict) else {name: True})
         return True
 
-    def roads() -> dict[str, str]:
+    def paths() -> dict[str, str]:
         policy = HFPolicy.from_path(model, torch.Generator(), context_length=4096)
-        road, scoring = policy.road, find_scoring(policy.model, policy.context_length)
-        kind = "fast" if road.means is None else f"general{LIMITS.get(road.means, '')}"
+        path, scoring = policy.sampling_path, find_scoring(policy.model, policy.context_length)
+        kind = "fast" if path.means is None else f"general{LIMITS.get(path.means, '')}"
         own = {True: ", own head", False: ""}
         learner = "beginnings shared" if scoring.shares else "padded"
-        return {"sampler": kind + own[road.own_head], "learner": learner + own[scoring.own_head]}
+        return {"sampler": kind + own[path.own_head], "learner": learner + own[scoring.own_head]}
 
     def train() -> dict[str, Any]:
         policy = {"path": str(model), "context": 4096}
@@ -145,7 +145,7 @@ def _measured(family: str, folder: Path, lora: bool, vllm: bool) -> dict[str, An
         play(folder / "out")
 
     steps: dict[str, Callable[[], Any]] = {
-        "sampler": roads,
+        "sampler": paths,
         "evaluated": lambda: play(model),
         "trained": train,
         "exported": exported,

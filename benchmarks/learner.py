@@ -11,7 +11,7 @@ loss. Loss and gradient norm of the first update must agree, or the program fail
 TRL runs its own ``train()`` with its default settings in float32: 8 sequences per device, accumulation, recomputed
 layers. Only its generation is replaced: it returns the given tensors with TRL's padding. ``keeping`` is TRL without
 recomputation, which is faster and takes more memory. Our side has micro-batches of ``--budget`` tokens. Generation does
-not count; the reference's pass does. ``general`` is our side on the road for models whose layers cannot share
+not count; the reference's pass does. ``general`` is our side on the path for models whose layers cannot share
 beginnings: each sequence is computed by itself, and padded.
 
 - ``skewed``: the main case. Our side has no padding, computes logits of replies only, computes shared prompts and first

@@ -8,7 +8,7 @@ Episodes are ALFWorld's, official ones where ``ALFWORLD_DATA`` names them, in gr
 which a scripted agent gives, so that all sides play the same episodes and write the same tokens.
 
 **Sampling.** The rollout plays 1, 16 and 64 episodes side by side (``--episodes``) with the local policy, with the same
-on the general road (the model's own forward and cache), with ``transformers.generate`` (a left-padded batch of whole
+on the general path (the model's own forward and cache), with ``transformers.generate`` (a left-padded batch of whole
 prompts at every turn), with vLLM and with llama.cpp (weights of 8 bits, made from ``MODEL.gguf`` beside the folder).
 Each side has a process of its own and the same number of threads; they play in turns, and the best of ``--rounds``
 counts. Tokens of replies per second of wall-clock time are compared.
@@ -41,7 +41,7 @@ from roleagent.slow_notice import waiting
 
 SIDES = {
     "ours": "this project",
-    "general": "its general road",
+    "general": "its general path",
     "generate": "transformers.generate",
     "vllm": "vLLM",
     "llama_cpp": "llama.cpp, Q8_0",

@@ -14,7 +14,7 @@ are counted. Times include the environment; each side's best of ``--rounds`` alt
 
 Then 16 episodes of ``--turns`` turns against a sampler whose replies take drawn times (log-normal, sigma 1, mean
 ``--reply`` seconds): turn by turn, where each waits for the longest, against at once (``async_ratio``); and at once
-followed by an update of as many seconds against ``rollout.ahead=1`` (``ahead_ratio``).
+followed by an update of as many seconds against ``rollout.async_level=1`` (``ahead_ratio``).
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ def drawn(options: argparse.Namespace, policy: HFPolicy, task_ids: list[str]) ->
     """Whole iterations with replies of drawn lengths."""
     overrides = [f"env.kwargs.max_steps={options.turns}", "wia=off"]
     groups = [f"rollout.num_groups={len(task_ids)}", f"rollout.group_size={GROUP}"]
-    ahead = ["rollout.ahead=1", *groups, "train.iterations=3"]
+    ahead = ["rollout.async_level=1", *groups, "train.iterations=3"]
     world = EnvSplit.open(load(DEFAULT, [*overrides, *ahead]), "train")
-    synchronous = replace(world, config=replace(world.config, rollout=replace(world.config.rollout, ahead=0)))
+    synchronous = replace(world, config=replace(world.config, rollout=replace(world.config.rollout, async_level=0)))
     waiting, alone = (
         seconds_of(world.rollout(kind(policy, options.reply, options.seed)), task_ids, GROUP)
         for kind in (TurnByTurn, AtOnce)
@@ -109,7 +109,7 @@ def drawn(options: argparse.Namespace, policy: HFPolicy, task_ids: list[str]) ->
         for kind in (synchronous, world)
     )
     print(f"{GROUP * len(task_ids)} episodes of {options.turns} turns: turn by turn {waiting:.1f} s, ", end="")
-    print(f"at once {alone:.1f} s; three iterations {one:.1f} s, with rollout.ahead=1 {both:.1f} s")
+    print(f"at once {alone:.1f} s; three iterations {one:.1f} s, with rollout.async_level=1 {both:.1f} s")
     return {"async_ratio": round(waiting / alone, 2), "ahead_ratio": round(one / both, 2)}
 
 

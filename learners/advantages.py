@@ -103,13 +103,13 @@ def predictive_returns(group: Group, estimator: Estimator) -> Values:
     """R_pre(a_t) of every turn (Eq. 5, right), in [0, Σ_{h=1..H} γ^{h-1}].
 
     A horizon has no score if the episode ends before it or its state is None. Eq. 5 counts 0 there
-    (``unscored="zero"``), so a winning last step is worth less than the same win later. With ``"neutral"`` (an addition
-    to the paper) R_pre is the mean score, weighted by γ^{h-1}, over the scored horizons, times Σ_{h=1..H} γ^{h-1}. This
-    is Eq. 5 if all horizons are scored. A turn without scores takes the mean R_pre of its trajectory's scored turns,
-    else the mean of the group's, else 0. An absent prediction is scored 0; a turn that was not asked for predictions
-    has R_pre = 0.
+    (``unscored_predictions="zero"``), so a winning last step is worth less than the same win later. With ``"mean"`` (an
+    addition to the paper) R_pre is the mean score, weighted by γ^{h-1}, over the scored horizons, times
+    Σ_{h=1..H} γ^{h-1}. This is Eq. 5 if all horizons are scored. A turn without scores takes the mean R_pre of its
+    trajectory's scored turns, else the mean of the group's, else 0. An absent prediction is scored 0; a turn that was
+    not asked for predictions has R_pre = 0.
     """
-    if estimator.options.unscored == "zero":
+    if estimator.options.unscored_predictions == "zero":
         return [[predictive_return(turn, estimator.options.gamma) for turn in t.turns] for t in group.trajectories]
     # The last H steps of an episode have fewer horizons to score. Counting 0 there (Eq. 5) makes R_pre fall towards the
     # end whatever was predicted, and a short win worth less than a long one; so a missing horizon is taken as average.
@@ -206,8 +206,8 @@ def states_of(group: Group, estimator: Estimator) -> States:
 
 
 def state_of(turn: Turn, estimator: Estimator) -> str | None:
-    """The state that a turn is compared by (``estimator.state_of_failure``); None if it is unknown."""
-    return turn.grouping_state if estimator.options.state_of_failure == "previous" else turn.state
+    """The state that a turn is compared by (``estimator.failed_command_state``); None if it is unknown."""
+    return turn.grouping_state if estimator.options.failed_command_state == "previous" else turn.state
 
 
 def by_state(states: States) -> list[list[tuple[int, int]]]:

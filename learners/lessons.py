@@ -52,10 +52,10 @@ def read_lessons(
 def training_lessons(run: Run, split: EnvSplit, iteration: int) -> Lessons | None:
     """The lessons of an iteration's episodes; None without any. Every rank must call it.
 
-    With ``rollout.ahead=1`` the failures of the iteration before are not known yet; a resumed run, which knows them,
-    leaves them out.
+    With ``rollout.async_level=1`` the failures of the iteration before are not known yet; a resumed run, which knows
+    them, leaves them out.
     """
-    until = iteration - 1 - run.config.rollout.ahead
+    until = iteration - 1 - run.config.rollout.async_level
     return _of_run(run, split, until, run.config.lessons.share, "iteration", iteration)
 
 

@@ -135,7 +135,7 @@ class Method:
         reinforces: whether it is reinforcement: it has no ``training``.
         stage: of a method of another kind: the name of its steps in the log and in checkpoints (``run.enter``).
         length: the option that a longer run raises.
-        brings: its name in the last lines of a run.
+        label: its name in the last lines of a run.
         imitates: whether it imitates; ``train.tokens`` limits it.
         disjoint_splits: whether training and evaluation may share no task, as it imitates episodes of its own.
         plays: whether it plays episodes.
@@ -156,7 +156,7 @@ class Method:
     reinforces: ClassVar[bool] = True
     stage: ClassVar[str] = "train"
     length: ClassVar[str] = "train.iterations"
-    brings: ClassVar[str] = "reinforcement"
+    label: ClassVar[str] = "reinforcement"
     imitates: ClassVar[bool] = False
     disjoint_splits: ClassVar[bool] = False
     plays: ClassVar[bool] = True

@@ -202,8 +202,8 @@ def _sampler_of(
 class Episodes:
     """Samples the tasks of an iteration, and plays ``rollout.group_size`` episodes of each.
 
-    With ``rollout.ahead=1`` the episodes of the next iteration are played while this one's are learned: by weights that
-    are one update older than those that learn from them. ``loss.importance_cap`` corrects for it.
+    With ``rollout.async_level=1`` the episodes of the next iteration are played during the update on this one's: by
+    weights that are one update older than those that learn from them. ``loss.importance_cap`` corrects for it.
 
     Attributes:
         staleness: optimizer steps since the weights that sampled the last episodes.
@@ -231,7 +231,7 @@ class Episodes:
             for turn in episode.turns
         ]
         self.staleness = float(self._rollout.policy.version - np.mean(versions)) if versions else 0.0
-        if options.rollout.ahead and run.iteration < options.train.last:
+        if options.rollout.async_level and run.iteration < options.train.last:
             self._sampler.ahead = self._sample(run.iteration + 1)
             arguments = self._sampler.ahead, run.iteration + 1
             # A daemon: a run that ends in an error does not wait for the episodes.
@@ -397,7 +397,7 @@ def make_batch(
     with run.timer("grouping"):
         batch = build_batch(groups, advantages, run.config, rollout, run.own_stream("batch", run.iteration))
     with run.timer("update"):
-        if not run.config.rollout.ahead:  # then it plays during the update
+        if not run.config.rollout.async_level:  # then it plays during the update
             rollout.policy.offload()  # the critic and the update need its memory
         return add_teacher(learner, rollout, groups, prepared(learner, batch))
 
@@ -425,14 +425,14 @@ def sync_weights(run: Run, learner: Learner, actor: Policy) -> None:
 
 
 def sync_mismatch(run: Run, learner: Learner, actor: Policy, batch: Batch) -> dict[str, float]:
-    """With ``rollout.ahead=1``, the difference of learner and actor right after the actor received the weights.
+    """With ``rollout.async_level=1``, the difference of learner and actor right after the actor received the weights.
 
     The episodes are older there, so their ``mismatch`` does not show whether weights arrive. Every rank must call it.
 
     Returns:
         ``sync_mismatch``: mean |learner - sampler| of the log-probabilities of a few sampled replies, in nats.
     """
-    if not run.config.rollout.ahead:
+    if not run.config.rollout.async_level:
         return {}
     options, probes = run.config.rollout, []
     with run.timer("sync"):

@@ -42,7 +42,7 @@ from transformers.utils import cached_file
 from roleagent.agents.policies.branches import generate_branches
 from roleagent.agents.policies.encoding import TextEncoder, named_ends
 from roleagent.agents.policies.kv_cache import SlotCache
-from roleagent.agents.policies.model_check import Road, find_road, known_tokens
+from roleagent.agents.policies.model_check import SamplingPath, find_sampling_path, known_tokens
 from roleagent.agents.policies.own_cache import OwnCacheSampler
 from roleagent.agents.policies.protocol import PolicyError, Weights
 from roleagent.agents.policies.sampling import Decoder, body_of, generate_replies
@@ -410,13 +410,13 @@ class HFPolicy:
         return self.model.device
 
     @cached_property
-    def road(self) -> Road:
+    def sampling_path(self) -> SamplingPath:
         """How the model is sampled from; found by comparisons when first asked for.
 
         Raises:
             PolicyError: the model cannot be sampled from.
         """
-        return find_road(self.model, self.context_length)
+        return find_sampling_path(self.model, self.context_length)
 
     def clear_cache(self) -> None:
         """Drops all cached conversations: after an update of the weights, or to free memory."""
@@ -468,19 +468,19 @@ class HFPolicy:
                     f"a prompt of {len(request.prompt_ids)} tokens does not fit a context of {self.context_length}"
                 )
         limits = [min(r.max_tokens, self.context_length - len(r.prompt_ids)) for r in requests]
-        road = self.road
+        path = self.sampling_path
         try:
             with self._inference():
-                if road.means is not None:
+                if path.means is not None:
                     if self._own is None:
-                        self._own = OwnCacheSampler(self.model, road.means, self.known, self.context_length)
+                        self._own = OwnCacheSampler(self.model, path.means, self.known, self.context_length)
                     replies = self._own.generate(requests, limits, temperature, self.generator)
                 else:
                     if self._cache is None:
                         self._cache = SlotCache(self.model.config.get_text_config().num_hidden_layers, self.device)
                     distinct = len({request.slot for request in requests}) == len(requests)
                     sample = generate_replies if distinct else generate_branches
-                    decoder = Decoder(self.model, self.known, road.own_head)
+                    decoder = Decoder(self.model, self.known, path.own_head)
                     replies = sample(decoder, self._cache, requests, limits, temperature, self.generator)
         except BaseException as error:
             self.clear_cache()  # the cache no longer holds what its records describe

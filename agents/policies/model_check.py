@@ -1,9 +1,9 @@
 """Finds how a model can be sampled from, so that it plays as the model that it is.
 
-The fast road (:mod:`roleagent.agents.policies.sampling`) gives a model its own attention mask, positions and cache.
+The fast path (:mod:`roleagent.agents.policies.sampling`) gives a model its own attention mask, positions and cache.
 Architectures that look at a window, keep states or count positions may ignore that without an error. The check reads a
 text in pieces, in rows of different lengths and in branches, and compares the logits with the model's plain
-``forward``. Where they differ, the general road is taken (:mod:`roleagent.agents.policies.own_cache`): the model's own
+``forward``. Where they differ, the general path is taken (:mod:`roleagent.agents.policies.own_cache`): the model's own
 forward and cache, of which the same is asked.
 """
 
@@ -39,7 +39,7 @@ from roleagent.types import Request
 SHORT = 24
 """Tokens of the text, where the model has no window."""
 LONGEST = 2048
-"""Tokens of the longest text that is read. A longer window is not tried: such a model takes the general road."""
+"""Tokens of the longest text that is read. A longer window is not tried: such a model takes the general path."""
 _PIECES = (4, 1, 0)  # tokens left at the end of each piece
 _BEHIND = 2  # tokens that the second row is shorter
 _REPLIES, _DRAWN = 8, 8  # of a sampler that is compared: replies, of as many engines, and tokens of each
@@ -51,13 +51,13 @@ _COARSE = 0.3  # likewise, of models in 16 bits: their rounding alone comes to 0
 
 
 @dataclass(frozen=True)
-class Road:
+class SamplingPath:
     """How a model is sampled from.
 
     Attributes:
-        means: what the model's own cache can be used for; None: the fast road, with a cache of this project.
-        own_head: whether the fast road leaves the logits to the model's own ``forward``.
-        reason: why the fast road is not taken, or not whole; empty where it is.
+        means: what the model's own cache can be used for; None: the fast path, with a cache of this project.
+        own_head: whether the fast path leaves the logits to the model's own ``forward``.
+        reason: why the fast path is not taken, or not whole; empty where it is.
     """
 
     means: Means | None = None
@@ -79,7 +79,7 @@ class Road:
         return f"{how} ({self.reason})"
 
 
-def find_road(model: PreTrainedModel, context_length: int) -> Road:
+def find_sampling_path(model: PreTrainedModel, context_length: int) -> SamplingPath:
     """The fastest way to sample from a model whose logits are those of its own ``forward``.
 
     Args:
@@ -96,11 +96,11 @@ def find_road(model: PreTrainedModel, context_length: int) -> Road:
             raise
         except Exception as error:  # an architecture may raise anything
             raise PolicyError(f"{type(model).__name__} cannot read a text: {_reason(error)}") from error
-        own_head, reason = _fast_road(model, text, context_length)
+        own_head, reason = _fast_path(model, text, context_length)
         if not reason:
             why = "they are capped or scaled" if own_head else ""
-            return Road(own_head=own_head, reason=why)
-        return Road(_means(model, text), reason=reason)
+            return SamplingPath(own_head=own_head, reason=why)
+        return SamplingPath(_means(model, text), reason=reason)
 
 
 @torch.no_grad()
@@ -165,8 +165,8 @@ def _longest(most: int, holds: Callable[[int], bool]) -> int:
     return low
 
 
-def _fast_road(model: PreTrainedModel, text: Tensor, context_length: int) -> tuple[bool, str]:
-    """Whether the fast road needs the model's own head, and why the road cannot be taken, if so."""
+def _fast_path(model: PreTrainedModel, text: Tensor, context_length: int) -> tuple[bool, str]:
+    """Whether the fast path needs the model's own head, and why the path cannot be taken, if so."""
     if (attention := _attention(model)) not in _ATTENTION:
         return False, f"its attention is {attention}"
     windows = _windows(model, context_length)
@@ -338,7 +338,7 @@ def _empty_cache(model: PreTrainedModel, rows: int, capacity: int) -> SlotCache:
 
 
 def _apart(model: PreTrainedModel, text: Tensor, own_head: bool = False) -> float:
-    """How far the fast road's logits are from the model's own."""
+    """How far the fast path's logits are from the model's own."""
     ids, found, wanted = text.tolist(), [], []
     decoder, cache = Decoder(model, own_head=own_head), _empty_cache(model, 2, len(text) + 5)
     read = 0
@@ -405,10 +405,10 @@ def _attention(model: PreTrainedModel) -> str:
 
 
 __all__ = [
-    "Road",
+    "SamplingPath",
     "check_sampler",
     "evaluating",
-    "find_road",
+    "find_sampling_path",
     "heads_of",
     "known_tokens",
     "plain_logits",

@@ -5,7 +5,7 @@ states, windows, compressed keys) never see any: rows that know as many tokens a
 together. For sampling, rows are joined into one cache. Shorter rows are filled up on the left of their keys and values,
 where the attention mask hides it; recurrent states have no place for padding and need none.
 
-A model's cache may allow less than that. :func:`roleagent.agents.policies.model_check.find_road` compares, and
+A model's cache may allow less than that. :func:`roleagent.agents.policies.model_check.find_sampling_path` compares, and
 :class:`Means` says what has shown equal numbers.
 """
 

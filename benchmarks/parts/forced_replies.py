@@ -15,7 +15,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies import branches, own_cache, sampling
 from roleagent.agents.policies.hf import HFPolicy
-from roleagent.agents.policies.model_check import Road
+from roleagent.agents.policies.model_check import SamplingPath
 from roleagent.agents.rollout import Rollout
 from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.learners.sft.demonstrations import Demonstration, demonstrate
@@ -108,9 +108,9 @@ class Ours(Forced, HFPolicy):
 
 
 class General(Ours):
-    """The local policy on the general road, which models take that cannot take the fast one."""
+    """The local policy on the general path, which models take that cannot take the fast one."""
 
-    road = Road(own_cache.Means(), reason="asked for")  # pyright: ignore[reportAssignmentType] - in place of a cached one
+    sampling_path = SamplingPath(own_cache.Means(), reason="asked for")  # pyright: ignore[reportAssignmentType] - not cached
 
 
 class _Given(LogitsProcessor):

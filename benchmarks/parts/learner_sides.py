@@ -24,7 +24,7 @@ def ours(
 ) -> tuple[Callable[[], dict[str, float]], Callable[[], None]]:
     """An update with this project's learner, and a function that closes the learner.
 
-    ``general``: on the road that every causal model can take, in which each row is computed by itself and padded.
+    ``general``: on the path that every causal model can take, in which each row is computed by itself and padded.
     """
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 

@@ -49,7 +49,9 @@ class GraphGPO(Method):
             for turn, number in zip(trajectory.turns, row, strict=True)
         }
         episodes = group.trajectories
-        previous = self.estimator.options.state_of_failure == "previous"  # then a failure leads back to where it was
+        previous = (
+            self.estimator.options.failed_command_state == "previous"
+        )  # then a failure leads back to where it was
         last = [self._end_of(one.turns[-1], previous) if one.turns else None for one in episodes]
         ends = [GOAL if one.success else known.get(state, -1) for one, state in zip(episodes, last, strict=True)]
         distance, gamma = distances(states, ends), self.estimator.options.gamma

@@ -24,7 +24,7 @@ class AgentR(Method):
     Options = AgentROptions
     stage: ClassVar[str] = "revise"
     length = "options.revision.iterations"
-    brings = "Agent-R"
+    label = "Agent-R"
     imitates = True
     disjoint_splits = True
 
@@ -34,7 +34,7 @@ class AgentR(Method):
         each = [one.env for one in self.config.environments.values()]
         if any(env.train_split == env.eval_split for env in each):
             raise ConfigError(
-                f"{self.brings} trains on the tasks that it searches: set env.eval_split to another split than these"
+                f"{self.label} trains on the tasks that it searches: set env.eval_split to another split than these"
             )
         check_revision(self.config)
 
@@ -93,5 +93,5 @@ class ETO(AgentR):
     """ETO (arXiv 2403.02502), a baseline: the good path of a tree is preferred to the bad one."""
 
     stage: ClassVar[str] = "eto"
-    brings = "ETO"
+    label = "ETO"
     imitates = False

@@ -69,9 +69,10 @@ class GenEnv(Method):
                 "simulator.probe asks the initial simulator, which simulator.weights=shared does not have as a whole "
                 "with lora.rank or deepspeed.zero_stage=3: set simulator.probe=0 or simulator.weights=own"
             )
-        if config.rollout.ahead:
+        if config.rollout.async_level:
             raise ConfigError(
-                "genenv=on writes tasks by what the last ones came to, before rollout.ahead=1 knows: set ahead to 0"
+                "genenv=on writes tasks by what the last ones came to, before rollout.async_level=1 knows: set "
+                "rollout.async_level=0"
             )
 
     def check_tasks(self, split: EnvSplit) -> None:

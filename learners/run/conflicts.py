@@ -47,29 +47,31 @@ def check_learning(config: Config) -> None:
         raise ConfigError(f"agent.command works with reinforcement, not with method={config.method}")
     if config.rollout.turns and config.agent.command:
         raise ConfigError("rollout.turns is for the built-in loop: limit an agent program with agent.replies")
-    if config.rollout.ahead:
-        _check_ahead(config)
+    if config.rollout.async_level:
+        _check_async(config)
 
 
-def _check_ahead(config: Config) -> None:
-    """Refuses ``rollout.ahead`` where nothing samples beside the learner, or nothing corrects for older weights."""
+def _check_async(config: Config) -> None:
+    """Refuses ``rollout.async_level`` if nothing samples beside the learner, or nothing corrects for older weights."""
     rollout, loss = config.rollout, config.loss
     vllm = config.vllm
     if rollout.backend == "local" or (rollout.backend == "vllm" and not (vllm.url or vllm.engines)):
         raise ConfigError(
-            "rollout.ahead=1 samples during the update, so it needs another process: set vllm.engines or vllm.url"
+            "rollout.async_level=1 samples during the update, so it needs another process: set vllm.engines or vllm.url"
         )
     if rollout.backend == "vllm" and vllm.engines and vllm.sleep:
-        raise ConfigError("rollout.ahead=1 samples during the update, when vllm.engines sleep: set vllm.sleep=off")
+        raise ConfigError(
+            "rollout.async_level=1 samples during the update, when vllm.engines sleep: set vllm.sleep=off"
+        )
     if rollout.dynamic_sampling_rounds:
         raise ConfigError(
-            "rollout.dynamic_sampling_rounds plays further groups before the update, and rollout.ahead=1 those of the "
-            "next iteration: set one of them to 0"
+            "rollout.dynamic_sampling_rounds plays further groups before the update, and rollout.async_level=1 those "
+            "of the next iteration: set one of them to 0"
         )
     if loss.old_logprobs != "sampler" and not loss.importance_cap:
         raise ConfigError(
-            "rollout.ahead=1 learns from older weights, and nothing corrects for them: set loss.importance_cap, e.g. "
-            "to 2, or loss.old_logprobs=sampler"
+            "rollout.async_level=1 learns from older weights, and nothing corrects for them: set loss.importance_cap, "
+            "e.g. to 2, or loss.old_logprobs=sampler"
         )
 
 
@@ -115,7 +117,7 @@ def _check_predictions(config: Config) -> None:
         refused = {
             f"prompt.predictions={form}": form != "detached",
             f"loss.prediction_credit={rule}": rule in ("advantage", "own"),
-            "rollout.ahead=1": bool(config.rollout.ahead),
+            "rollout.async_level=1": bool(config.rollout.async_level),
         }
         if option := next((option for option, holds in refused.items() if holds), ""):
             raise ConfigError(

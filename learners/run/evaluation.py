@@ -265,7 +265,7 @@ def show(run: Run, found: Mapping[str, dict[str, Any]], gains: Mapping[str, Esti
     learned = "imitation" if run.config.warmstart.episodes else "start"
     display.say("what each stage brought, with 95 % intervals:")
     display.say(f"{learned:<13}  {', '.join(reached)}")
-    display.say(f"{run.method.brings:<13}  {', '.join(changed)}")
+    display.say(f"{run.method.label:<13}  {', '.join(changed)}")
 
 
 def success_rows(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:

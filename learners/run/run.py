@@ -157,7 +157,7 @@ class Run:
         size = sum(parameter.numel() for parameter in policy.model.parameters())
         self.display.say(f"policy: {size / 1e6:.2f} M parameters, vocabulary {len(policy.tokenizer)}")
         # Before the warm start: all of them may refuse the model.
-        sampler = policy.road if self.config.rollout.backend == "local" else self.config.rollout.backend
+        sampler = policy.sampling_path if self.config.rollout.backend == "local" else self.config.rollout.backend
         learner = find_scoring(policy.model, policy.context_length)
         self.display.say(f"sampler: {sampler}; learner: {learner}")
         if self.config.optim.compile:

@@ -36,13 +36,13 @@ and of every turn
 ``reward``             the terms of the reward that was trained, by name: weighted, process terms normalized
 ``predictions``        texts for 1..H turns ahead, ``""`` if absent
 ``scores``             of each, null if it could not be scored
-``return_task``        R_task(a_t), ``return_predictive`` R_pre(a_t) (Eq. 5, by ``estimator.unscored``),
+``return_task``        R_task(a_t), ``return_predictive`` R_pre(a_t) (Eq. 5, by ``estimator.unscored_predictions``),
                        ``return_others`` the discounted return of all other terms, and
                        ``return_modulated`` R_t = R_task·(1 + R_pre) + R_others (Eq. 6), null if the estimator does not
                        use it
 ``state_group``        the number of its state within the group, or null
 ``grouping_state``     the state by which the turn is compared, only if it is not the one before the turn: a failed
-                       command changes nothing (``estimator.state_of_failure``)
+                       command changes nothing (``estimator.failed_command_state``)
 ``advantage_state``    A^S (Eq. 8), ``advantage_outcome`` A^E (Eq. 1), null if the estimator does not use it
 ``advantage``          the final advantage of the turn's action, ``advantage_estimate`` the one before whitening:
                        A^S + α·A^E, or what the estimator has in its place

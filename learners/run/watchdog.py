@@ -127,7 +127,7 @@ def mismatch(history: Sequence[Row]) -> str | None:
     """Learner and sampler should have the same weights, and do not.
 
     A low learning rate takes long to 0.1 nats, so a multiple of the first iteration's rounding counts, too. Episodes of
-    ``rollout.ahead=1`` are of other weights; ``sync_mismatch`` stands for them.
+    ``rollout.async_level=1`` are of other weights; ``sync_mismatch`` stands for them.
     """
     row = history[-1]
     gap = row.get("sync_mismatch", 0.0 if row.get("staleness") else row.get("mismatch", 0.0))

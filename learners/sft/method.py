@@ -13,7 +13,7 @@ class SFT(Method):
 
     stage: ClassVar[str] = "sft"
     length = "train.tokens"
-    brings = "imitation"
+    label = "imitation"
     imitates = True
     plays = False
 

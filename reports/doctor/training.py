@@ -85,7 +85,7 @@ def mismatch(log: Log) -> Iterator[Finding]:
     text = f"learner and sampler differ by {gap:.2g} nats per token (mean of the run)"
     if stale:
         text += f"; episodes are {stale:.1f} optimizer steps old"
-        yield Finding("stale weights", grade, text, "rollout.ahead=0, or a lower optim.lr")
+        yield Finding("stale weights", grade, text, "rollout.async_level=0, or a lower optim.lr")
     else:
         advice = "rollout.backend=local shows whether the sampler is at fault; loss.old_logprobs=learner corrects it"
         yield Finding("mismatch", grade, text, advice)

@@ -266,8 +266,8 @@ def test_a_difference_without_a_source_is_found(tmp_path):
         (
             ("alfworld", "webshop", "searchqa"),
             {
-                "estimator.unscored": "zero",
-                "estimator.state_of_failure": "text",
+                "estimator.unscored_predictions": "zero",
+                "estimator.failed_command_state": "text",
                 "estimator.similarity_threshold": 0.9,
                 "curriculum.learnability": False,
                 "prompt.predictions": "followup",

@@ -1,7 +1,7 @@
-"""Every road that takes a language model, walked with real ones: small, pretrained, with chat templates of their own.
+"""Every path that takes a language model, walked with real ones: small, pretrained, with chat templates of their own.
 
 ``ROLEAGENT_MODELS`` names a folder with the models' folders: ``smollm2`` (SmolLM2-135M-Instruct) and, for the shorter
-walks, ``qwen05`` (Qwen2.5-Coder-0.5B-Instruct). ``.ci/models`` builds the small ones. The walks show that a road works;
+walks, ``qwen05`` (Qwen2.5-Coder-0.5B-Instruct). ``.ci/models`` builds the small ones. The walks show that a path works;
 they are too short to learn anything.
 """
 
@@ -118,14 +118,14 @@ def test_a_real_model_learns_the_language_of_the_game(imitation, smollm2):
     assert moved(imitation, smollm2)
 
 
-@pytest.mark.parametrize("road", TRAINING)
-def test_a_real_model_is_trained(taught, road, tmp_path, monkeypatch):
+@pytest.mark.parametrize("path", TRAINING)
+def test_a_real_model_is_trained(taught, path, tmp_path, monkeypatch):
     few = {"SAMPLED": 8, "EXAMPLES": 8, "ROUNDS": 1}  # of a simulator with weights of its own
     for name, number in few.items():
         monkeypatch.setattr(f"roleagent.learners.genenv.training.{name}", number)
-    train(taught, tmp_path / "run", *TRAINING[road])
-    assert moved(tmp_path / "run", taught), f"{road} left the model as it was"
-    if "lora.rank=2" in TRAINING[road]:
+    train(taught, tmp_path / "run", *TRAINING[path])
+    assert moved(tmp_path / "run", taught), f"{path} left the model as it was"
+    if "lora.rank=2" in TRAINING[path]:
         assert (newest(tmp_path / "run").parent / "adapter" / "adapter_model.safetensors").exists()
 
 

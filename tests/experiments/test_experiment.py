@@ -111,7 +111,7 @@ def test_a_mistake_in_a_plan_is_one_line(written, changes, seen):
 @pytest.mark.parametrize(
     "option, seen",
     [
-        ("rollout.ahead=1", "rollout.ahead=1 samples during the update"),
+        ("rollout.async_level=1", "rollout.async_level=1 samples during the update"),
         ("policy.path=nowhere", "cannot load a causal language model from nowhere"),
         ("agent.command=no-such-program", "agent.command: there is no program no-such-program"),
     ],

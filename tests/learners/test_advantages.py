@@ -223,8 +223,8 @@ configs = st.builds(
     alpha=st.floats(0.0, 2.0),
     norm=st.sampled_from(["std", "mean"]),
     similarity_threshold=st.sampled_from([0.0, 0.9]),
-    unscored=st.sampled_from(["neutral", "zero"]),
-    state_of_failure=st.sampled_from(["previous", "text"]),
+    unscored_predictions=st.sampled_from(["mean", "zero"]),
+    failed_command_state=st.sampled_from(["previous", "text"]),
 )
 estimators = st.sampled_from(NAMES)
 
@@ -274,7 +274,7 @@ def test_state_advantages_sum_to_zero(some, config):
 
 @given(groups, configs, st.floats(0.0, 1.0))
 def test_only_predictions_of_compared_turns_change_advantages(some, config, score):
-    config = changed(config, unscored="zero", similarity_threshold=0.0)
+    config = changed(config, unscored_predictions="zero", similarity_threshold=0.0)
     chosen, before = compared_turns(some, config), role_agent(some, config)
     assert not any(chosen) or not has_zero_variance(some)
 

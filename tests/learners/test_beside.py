@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 import yaml
 from programs import TOY_RUN, load
-from test_ahead import Beside
+from test_async_level import Beside
 
 from roleagent.agents.policies.hf import HFPolicy
 

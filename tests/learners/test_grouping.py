@@ -9,7 +9,7 @@ from roleagent.envs.searchqa.env import INVALID
 from roleagent.envs.toy.env import NOTHING
 from roleagent.learners.advantages import states_of
 
-PREVIOUS, TEXT = estimator(), estimator(state_of_failure="text")
+PREVIOUS, TEXT = estimator(), estimator(failed_command_state="text")
 
 
 @pytest.mark.parametrize(

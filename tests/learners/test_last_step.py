@@ -52,5 +52,5 @@ def test_a_horizon_that_cannot_be_scored_takes_the_weighted_mean_by_hand():
     rows = predictive_returns(Group(TASK, (one, other)), config)
     assert rows[0] == pytest.approx([0.9, 0.3, 0.6, 0.6, mean, 0.0]) and rows[1] == pytest.approx([mean])
     assert predictive_returns(Group(TASK, (other,)), config) == [[0.0]]
-    letter = predictive_returns(Group(TASK, (one, other)), estimator(gamma=0.5, unscored="zero"))
+    letter = predictive_returns(Group(TASK, (one, other)), estimator(gamma=0.5, unscored_predictions="zero"))
     assert letter[0] == pytest.approx([0.9, 0.3, 0.4, 0.2, 0.0, 0.0]) and letter[1] == [0.0]

@@ -102,7 +102,7 @@ class Unkeepable(Baseline):
 
 class Again(Method):
     stage = "again"
-    brings = "a second look"
+    label = "a second look"
 
     def needs_demonstrations(self):
         return True

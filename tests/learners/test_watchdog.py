@@ -131,7 +131,11 @@ def test_what_looks_alike_is_no_collapse(row):
         ({"mismatch": 6e-3}, {"mismatch": 2e-2}, False),  # bfloat16
         ({"mismatch": 6e-3}, {"mismatch": 7e-2}, True),
         ({}, {"mismatch": 6e-3}, False),  # nothing was updated at first
-        ({"mismatch": 1e-6}, {"mismatch": 0.3, "staleness": 2.0, "sync_mismatch": 1e-6}, False),  # rollout.ahead=1
+        (
+            {"mismatch": 1e-6},
+            {"mismatch": 0.3, "staleness": 2.0, "sync_mismatch": 1e-6},
+            False,
+        ),  # rollout.async_level=1
         ({"mismatch": 1e-6}, {"mismatch": 5e-3, "staleness": 2.0, "sync_mismatch": 5e-3}, True),
     ],
 )

@@ -22,7 +22,7 @@ READ = {
     "genenv": "hours of training",
     "not_learning": "a run with problems ends with status 1: tests/reports/doctor has recorded ones",
     "paper_tables": "days of training on GPUs",
-    "pretrained": "real models: tests/core/test_real_models.py walks its roads",
+    "pretrained": "real models: tests/core/test_real_models.py walks its paths",
     "results": "hours of training",
     "scaling": "several GPUs",
     "several_environments": "minutes of training",

@@ -15,12 +15,12 @@ _PREDICTIONS = (
     "loss.imitated_turns warmstart.predictions"
 )
 _BY_MODEL = "curriculum.reflection_tokens curriculum.selection_tokens curriculum.candidate_tokens"
-_OF_STATES = "estimator.alpha estimator.similarity_threshold estimator.state_of_failure"
+_OF_STATES = "estimator.alpha estimator.similarity_threshold estimator.failed_command_state"
 _OF_RL = (
     "estimator.* critic.* distill.* loss.clip_* loss.kl loss.importance_* loss.aggregation loss.old_logprobs "
     "loss.action_mask loss.function loss.prediction_credit loss.imitated_turns optim.lr optim.minibatches "
     "optim.minibatch_turns optim.epochs rollout.num_groups rollout.group_size rollout.dynamic_sampling_rounds "
-    "rollout.ahead rollout.turns rollout.keep_groups train.iterations train.until train.shuffle "
+    "rollout.async_level rollout.turns rollout.keep_groups train.iterations train.until train.shuffle "
     "train.information_every train.evaluate_every train.evaluate_tasks train.stop_on_regression"
 )
 _BY_OUTCOME = ("grpo", "rloo", "dapo", "gspo", "reinforce_pp_baseline", "distill")
@@ -86,7 +86,7 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
         "wia=off scores no predictions, and states are the same by hash",
     ),
     (
-        "estimator.unscored",
+        "estimator.unscored_predictions",
         lambda c: c.wia and method_class(c.method).modulates,
         "only method=role_agent with wia=on modulates returns",
     ),
@@ -179,7 +179,7 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
 _OF_TRAINING = (
     "run_dir aiw genenv options.* train.* optim.* loss.* estimator.[!s]* estimator.s[!i]* estimator.similarity_* "
     "distill.* critic.* warmstart.* lora.* deepspeed.* tracking.* curriculum.* simulator.* endpoint.* "
-    "rollout.num_groups rollout.group_size rollout.temperature rollout.ahead "
+    "rollout.num_groups rollout.group_size rollout.temperature rollout.async_level "
     "rollout.dynamic_sampling_rounds rollout.turns rollout.keep_groups rollout.eval_sampled env.train_split "
     "lessons.share"
 )

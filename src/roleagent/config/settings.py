@@ -253,8 +253,8 @@ class RolloutConfig:
     # whose score changes an advantage: of episodes with a return, in a state that other turns share, in groups with
     # variance
     backend: Text = "local"  # what samples: local (transformers in this process), vllm, or module:Class
-    ahead: Annotated[Integer, Field(ge=0, le=1)] = 0  # batches that are played before the update on the last one ends;
-    # needs a sampler beside the learner: vllm.url, or module:Class
+    async_level: Annotated[Integer, Field(ge=0, le=1)] = 0  # batches that are played before the update on the last
+    # one ends; needs a sampler beside the learner: vllm.url, or module:Class
     dynamic_sampling_rounds: Annotated[Integer, Field(ge=0, le=1000)] = 0  # maximum rounds in which
     # zero-variance groups are replaced by groups of new tasks (DAPO)
     keep_groups: ShareAbove0 = 1.0  # share of the groups that are trained on: those with the highest variance of
@@ -314,10 +314,10 @@ class EstimatorOptions:
     similarity: Text = "lcs"  # of a prediction and the state that came, and of states: lcs (longest common
     # subsequence, Eq. 4), difflib (as in the authors' code and GiGPO's), module:function
     similarity_threshold: Share = 0.0  # 0: states are the same by hash; otherwise at least so similar
-    unscored: Literal["neutral", "zero"] = "neutral"  # R_pre where no state can be scored: the mean of what was; or 0,
-    # Eq. 5 to the letter, by which a winning last step is worth less than the same win later
-    state_of_failure: Literal["previous", "text"] = "previous"  # by which turns after a failed command are compared:
-    # the state before it, for the world is unchanged; or, as published, its text, one group for all of them
+    unscored_predictions: Literal["mean", "zero"] = "mean"  # R_pre where no state can be scored: the mean of what
+    # was; or 0, Eq. 5 to the letter, by which a winning last step is worth less than the same win later
+    failed_command_state: Literal["previous", "text"] = "previous"  # by which turns after a failed command are
+    # compared: the state before it, for the world is unchanged; or, as published, its text, one group for all of them
     whiten: Switch = False  # advantages to mean 0 and deviation 1 over the tokens of the whole batch, of all ranks
     action_mask: Switch = True  # off, an ablation: the world's text after a reply carries advantages as well
     rewards: Mapping[str, Annotated[Number, Field(ge=-1e6, le=1e6)]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Any causal language model is sampled from and scored as its own forward says, by the fast road or the general one."""
+"""Any causal language model is sampled from and scored as its own forward says, by the fast path or the general one."""
 
 import re
 from pathlib import Path
@@ -72,8 +72,8 @@ def ask(policy, prompts, temperature=0.0, limit=4, stops=NEVER):
 )
 def test_every_turn_is_sampled_as_the_models_own_forward_says(name):
     policy = family(name)
-    assert (policy.road.means is None) == (name in (*FAST, *SCALED, "Qwen3-VL"))
-    assert policy.road.own_head == (name in SCALED)
+    assert (policy.sampling_path.means is None) == (name in (*FAST, *SCALED, "Qwen3-VL"))
+    assert policy.sampling_path.own_head == (name in SCALED)
     # Two tasks that begin alike, three copies of the first, a window is crossed from the second turn on.
     stem = ids(14, 1)
     texts = {slot: (*stem, *ids(5, 2)) for slot in range(3)} | {3: (*stem, *ids(11, 3))}
@@ -90,7 +90,7 @@ def test_every_turn_is_sampled_as_the_models_own_forward_says(name):
 @pytest.mark.parametrize("name", ["Gemma 3", "Qwen3.5", "Mamba 2", "GLM-5"])
 def test_what_is_known_is_not_read_again_and_rows_are_sampled_together(name, monkeypatch):
     policy = family(name)
-    assert str(policy.road).startswith("the model's own forward and cache (")
+    assert str(policy.sampling_path).startswith("the model's own forward and cache (")
     texts = {slot: ids(20 + 4 * slot, slot) for slot in range(4)}
     answers = ask(policy, list(texts.items()), limit=4)
     read, forward = [], type(policy.model).forward
@@ -134,11 +134,11 @@ def test_a_full_context_beside_longer_replies():
 
 
 @pytest.mark.parametrize("precision", ["high", "medium"])
-def test_shorter_products_do_not_hide_the_fast_road(precision):
-    """TF32, or bfloat16 on a CPU with AMX, rounds by more than two roads may differ: they are compared without."""
+def test_shorter_products_do_not_hide_the_fast_path(precision):
+    """TF32, or bfloat16 on a CPU with AMX, rounds by more than two paths may differ: they are compared without."""
     torch.set_float32_matmul_precision(precision)
     try:
-        assert family("Llama 3").road.means is None
+        assert family("Llama 3").sampling_path.means is None
         assert torch.get_float32_matmul_precision() == precision
     finally:
         torch.set_float32_matmul_precision("highest")
@@ -146,7 +146,7 @@ def test_shorter_products_do_not_hide_the_fast_road(precision):
 
 @pytest.mark.parametrize(("name", "limit"), LIMITED.items())
 def test_what_a_cache_cannot_do_is_said(name, limit):
-    assert limit in str(family(name).road)
+    assert limit in str(family(name).sampling_path)
 
 
 def test_positions_that_change_with_the_length_are_refused():
@@ -164,8 +164,8 @@ def test_positions_that_change_with_the_length_are_refused():
     torch.manual_seed(0)
     model = Phi3ForCausalLM(Phi3Config(**sizes, **ends)).eval()
     with pytest.raises(PolicyError, match=r"positions in texts of more than 64 tokens: .*policy\.context=64"):
-        assert opened(model).road
-    assert opened(model, 64).road.means is None
+        assert opened(model).sampling_path
+    assert opened(model, 64).sampling_path.means is None
 
 
 def segment(tokens):
@@ -210,7 +210,7 @@ def test_16_bits_hide_no_difference(name):
         types = [weight.dtype for weight in model.parameters()]
         policy = HFPolicy(model, WORDS, torch.Generator().manual_seed(0), 256)
         scoring = find_scoring(model, 256)
-        found.append((policy.road, scoring))
+        found.append((policy.sampling_path, scoring))
         assert [weight.dtype for weight in model.parameters()] == types
         batch = collate([segment(ids(40, 1)), segment(ids(30, 2))], 0)
         for scorer in (TokenScorer(model, scoring), Critic(model, scoring.shares)):
@@ -324,5 +324,5 @@ def test_a_model_that_looks_ahead_is_refused_in_one_line():
     sizes = {"vocab_size": len(WORDS), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     model = BertLMHeadModel(BertConfig(**sizes, intermediate_size=64, eos_token_id=1)).eval()
     with pytest.raises(PolicyError, match=r"BertLMHeadModel looks ahead in .*choose a causal") as caught:
-        assert opened(model).road
+        assert opened(model).sampling_path
     assert len(str(caught.value).splitlines()) == 1

@@ -97,7 +97,7 @@ def test_the_keys_of_grouped_heads_are_not_copied(monkeypatch):
     if "FORCE_GQA" not in inspect.getsource(sdpa_attention):
         pytest.skip("this version of transformers always copies them")
     policy, copies = qwen3(), []
-    assert policy.road.means is None  # the comparison that finds it copies, too
+    assert policy.sampling_path.means is None  # the comparison that finds it copies, too
     inner = sdpa_attention.repeat_kv
 
     def repeat_kv(states, groups):
@@ -156,7 +156,7 @@ def test_a_model_that_changes_is_followed(change):
 def test_what_prompts_share_is_read_once(make, monkeypatch):
     """Groups of four whose tasks begin alike: the beginning once, the rest once per group, nothing per episode."""
     policy, read = make(), []
-    assert policy.road.means is None  # found before the reads are counted
+    assert policy.sampling_path.means is None  # found before the reads are counted
     inner = Decoder.read
 
     def counted(self, cache, tokens, starts, counts, *rest):

@@ -177,7 +177,7 @@ def test_what_vllm_gives_back_for_an_update(options, level):
 
 
 def test_an_update_leaves_an_engine_alone_that_does_not_sleep():
-    """With rollout.ahead=1 it samples meanwhile, and vLLM cannot drop what is in use."""
+    """With rollout.async_level=1 it samples meanwhile, and vLLM cannot drop what is in use."""
     engine = LocalEngine.__new__(LocalEngine)
     engine._llm, engine._asleep, engine._empty, engine._level = Sleeper(), set(), False, 0
     engine._llm.reset_prefix_cache = lambda: False

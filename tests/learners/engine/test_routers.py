@@ -1,4 +1,4 @@
-"""Mixtures of experts: the balancing loss that is logged is transformers' own, on both roads and in a run."""
+"""Mixtures of experts: the balancing loss that is logged is transformers' own, on both paths and in a run."""
 
 import numpy as np
 import pytest

@@ -221,7 +221,7 @@ def test_another_method_brings_its_settings(finished):
         (1, ["method=ppo"], "method=ppo needs a critic"),
         (1, ["method=agent_r"], "method=agent_r is none"),
         (1, ["method=distill"], "set distill.teacher"),
-        (1, ["rollout.ahead=1"], "rollout.ahead=1 samples during the update"),
+        (1, ["rollout.async_level=1"], "rollout.async_level=1 samples during the update"),
         (1, ["aiw=off", "curriculum.epsilon=0.1"], "curriculum.epsilon has no effect"),
     ],
 )

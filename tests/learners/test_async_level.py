@@ -1,4 +1,4 @@
-"""``rollout.ahead=1``: the next episodes are played while the learner updates, by weights of one update before."""
+"""``rollout.async_level=1``: the next episodes are played during the update, by weights of one update before."""
 
 import copy
 import gzip
@@ -14,7 +14,7 @@ from roleagent.agents.policies.hf import HFPolicy
 from roleagent.config import ConfigError, load
 from roleagent.learners.run.conflicts import check_learning
 
-BESIDE = "rollout.backend=test_ahead:Beside"
+BESIDE = "rollout.backend=test_async_level:Beside"
 
 
 class Beside(HFPolicy):
@@ -54,7 +54,13 @@ class Deaf(Beside):
 def arguments(config, finished, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "tests"), str(ROOT / "tests" / "learners")]))
     start = finished[0] / "checkpoints" / "step-500000" / "policy"
-    options = [f"policy.path={start}", "warmstart.episodes=0", "curriculum.analyst=rule", "rollout.ahead=1", BESIDE]
+    options = [
+        f"policy.path={start}",
+        "warmstart.episodes=0",
+        "curriculum.analyst=rule",
+        "rollout.async_level=1",
+        BESIDE,
+    ]
     return ["--config", config, f"run_dir={tmp_path / 'run'}", *options], tmp_path / "run"
 
 
@@ -88,7 +94,7 @@ def test_every_batch_but_the_first_is_one_update_old(arguments):
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_sampler_that_never_receives_weights_is_named(arguments, ahead):
     given, folder = arguments
-    options = [f"rollout.ahead={ahead}", "rollout.backend=test_ahead:Deaf", "train.iterations=5"]
+    options = [f"rollout.async_level={ahead}", "rollout.backend=test_async_level:Deaf", "train.iterations=5"]
     status, out, err = run("train", *given, *options)
     assert status == 0 and "the sampler does not have the learner's weights" in " ".join(out.split()), err
     assert "mismatch" in metrics(folder, "train")[-1]["alarms"]
@@ -97,7 +103,7 @@ def test_a_sampler_that_never_receives_weights_is_named(arguments, ahead):
 @pytest.mark.slow
 def test_a_sampler_that_fails_ahead_ends_the_run_in_one_line(arguments):
     given, _ = arguments
-    status, _, err = run("train", *given, "rollout.backend=test_ahead:Broken")
+    status, _, err = run("train", *given, "rollout.backend=test_async_level:Broken")
     assert status == 1 and "the server is gone" in err and "--resume" in err and "Traceback" not in err
 
 
@@ -107,11 +113,13 @@ def test_a_sampler_that_fails_ahead_ends_the_run_in_one_line(arguments):
         ([], "needs another process: set vllm.engines or vllm.url"),
         (["rollout.backend=vllm"], "needs another process: set vllm.engines or vllm.url"),
         ([BESIDE, "rollout.dynamic_sampling_rounds=1"], "set one of them to 0"),
-        ([BESIDE, "genenv=on"], "set ahead to 0"),
+        ([BESIDE, "genenv=on"], "set rollout.async_level=0"),
         ([BESIDE, "loss.importance_cap=0"], "nothing corrects for them: set loss.importance_cap"),
     ],
 )
 def test_what_cannot_be_played_ahead_is_refused(options, message):
     with pytest.raises(ConfigError, match=message):
-        check_learning(load(overrides=["rollout.ahead=1", *options]))
-    check_learning(load(overrides=["rollout.ahead=1", BESIDE, "loss.importance_cap=0", "loss.old_logprobs=sampler"]))
+        check_learning(load(overrides=["rollout.async_level=1", *options]))
+    check_learning(
+        load(overrides=["rollout.async_level=1", BESIDE, "loss.importance_cap=0", "loss.old_logprobs=sampler"])
+    )
