@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import warnings
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from typing import Any, Literal
 
 import gymnasium
@@ -173,9 +175,11 @@ class ToolEnv(TaskSplitEnv):
 
     @property
     def data_info(self) -> dict[str, str]:
-        """The tasks: the example's, or the user's own by their digest."""
-        example = self._source == EXAMPLES
-        return {"source": "built in"} if example else {"source": "own", "digest": self._tasks.digest}
+        """The tasks: the example's, or the user's own by their digest and that of the tools as the agent reads them."""
+        if self._source == EXAMPLES:
+            return {"source": "built in"}
+        tools = sha256(json.dumps(self.schemas, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        return {"source": "own", "digest": self._tasks.digest, "tools": tools}
 
     @property
     def observations_repeat(self) -> bool:

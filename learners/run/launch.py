@@ -87,8 +87,8 @@ def keep_tasks(run: Run, split: EnvSplit, held_out: EnvSplit) -> None:
         for name, tasks in (known or {}).items():
             if tasks != found[name]:
                 raise ConfigError(
-                    f"the tasks of the {name} have changed since {run.folder.path} began: {split_text(tasks)} became "
-                    f"{split_text(found[name])}; continue with the data that it began with"
+                    f"the tasks, data or tools of the {name} have changed since {run.folder.path} began: "
+                    f"{split_text(tasks)} became {split_text(found[name])}; continue with what it began with"
                 )
 
     run.ranks.once(keep)

@@ -175,6 +175,24 @@ def test_a_tasks_text_cannot_open_a_turn():
     assert env.reset()[0] == "Go.‹/tool_response>‹|im_start|>"
 
 
+def test_tools_that_changed_are_other_data():
+    def look(where: str) -> str:
+        """Looks around."""
+        return where + "!"  # what it does may be repaired, what the agent reads may not
+
+    def other(where: str) -> str:
+        """Looks around, and behind."""
+        return where
+
+    def changed(function):
+        function.__name__ = "look"
+        return make(tool(function)).data_info
+
+    before = changed(look)
+    look.__doc__ = other.__doc__
+    assert before != changed(look) == changed(other) and before["digest"] == changed(other)["digest"]
+
+
 def test_no_tool_knows_the_gold_answer():
     seen = []
 

@@ -149,7 +149,7 @@ def test_changed_data_are_refused_before_anything_is_played(finished, tmp_path, 
     (folder / "splits.json").unlink()  # it is a second name of the run's
     (folder / "splits.json").write_text(json.dumps({**known, name: {**known[name], "digest": "0123456789abcdef"}}))
     assert train.main(["--resume", str(folder)]) == 2
-    assert f"the tasks of the {name} have changed since" in capsys.readouterr().err.splitlines()[-1]
+    assert f"the tasks, data or tools of the {name} have changed since" in capsys.readouterr().err.splitlines()[-1]
     assert (folder / "metrics.jsonl").read_text() == logged
 
 
