@@ -135,7 +135,8 @@ def failure_recall_before(rows: Rows, folder: Path) -> float | None:
     for name in ("before-sampled.json", "before.json"):
         if (folder / name).exists():
             behavior = json.loads((folder / name).read_text("utf-8"))["behavior"] or {}
-            if "failures" in behavior and (failures := behavior["failures"]["mean"]):
+            failures = behavior.get("failures_with_prediction", {}).get("mean")
+            if failures:
                 return behavior["predicted_failures"]["mean"] / failures
     return None
 

@@ -87,11 +87,11 @@ def failure_predicted(turn: Turn) -> bool | None:
 
 
 def predicted_failures(trajectory: Trajectory) -> dict[str, float]:
-    """``failures`` with a prediction, and how many of them were ``predicted_failures``; empty without predictions."""
+    """``failures_with_prediction``, and how many of them were ``predicted_failures``; empty without predictions."""
     if all(turn.prediction is None for turn in trajectory.turns):
         return {}
     found = [known for known in map(failure_predicted, trajectory.turns) if known is not None]
-    return {"failures": float(len(found)), "predicted_failures": float(sum(found))}
+    return {"failures_with_prediction": float(len(found)), "predicted_failures": float(sum(found))}
 
 
 def behavior_of(trajectory: Trajectory) -> dict[str, float]:
