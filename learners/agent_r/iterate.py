@@ -257,11 +257,6 @@ def collect(run: Run, sampler: RankSampler, iteration: int) -> list[Example]:
     tokens = run.config.train.tokens if run.method.imitates else 0
     limits = tokens, run.config.options.revision.per_task
     examples, dropped = select(found, *limits, run.stream("revision selection", iteration))
-    if not examples:
-        reason = f"iteration {iteration} has nothing to learn from: {_why_empty(run.config, rows)}"
-        if iteration == 1:
-            raise ConfigError(reason)
-        run.display.warn(f"{reason}. The policy stays as it is")
     if run.progress.searched < iteration:
         _observe(run, sampler, rows)
         counts: Counter[str] = Counter()
@@ -277,6 +272,11 @@ def collect(run: Run, sampler: RankSampler, iteration: int) -> list[Example]:
         run.ranks.once(lambda: run.folder.write_json(f"{_name(iteration)}.json", summary))
         run.display.say(sentence_of(iteration, summary))
         run.progress.searched, run.progress.began = iteration, run.progress.step
+    if not examples:
+        reason = f"iteration {iteration} has nothing to learn from: {_why_empty(run.config, rows)}"
+        if iteration == 1:
+            raise ConfigError(reason)
+        run.display.warn(f"{reason}. The policy stays as it is")
     return examples
 
 
