@@ -327,7 +327,7 @@ def conclude(
         raise ValueError(f"every episode failed, the first with {counting[0].error}")
     summary["usage"] = spending(file.header, [record for record in file.written if record.repeat < repeats], prices)
     report(display, file.header["agent"]["name"], summary, counting, file.header)
-    result = {**file.header, "records": str(file.path), **summary}
+    result = {**file.header, "records": str(file.path), **summary, "tasks": file.header["tasks"]}  # of the split
     stem = file.path.name.removesuffix(".jsonl")  # any other dot is part of the name
     write_whole(file.path.with_name(f"{stem}.result.json"), json.dumps(result, indent=1))
     return result

@@ -36,8 +36,8 @@ class CurriculumSampler(UniformSampler):
     succeeded. Without weights p is uniform. As ε < 1, every task keeps a probability of at least (1 − ε)/N.
 
     A batch names no task twice as long as there are others, so a single heavy task cannot fill it: of the retrieved
-    part each task is drawn once, and what is left over is drawn uniformly. ``curriculum_share`` is how much was
-    really drawn from the retrieved part.
+    part each task is drawn once, and what is left over is drawn uniformly. ``curriculum_share`` is the share
+    of the groups whose task was really drawn from the retrieved part.
 
     What fails most is retrieved most, tasks that no rollout ever solves included, and a group without spread teaches
     a group-relative method nothing. So a retrieved task is drawn by its weight times p (1 − p), with p as
@@ -107,7 +107,6 @@ class CurriculumSampler(UniformSampler):
         self.iteration = 0
         self.counters: dict[str, float] = dict.fromkeys(self.COUNTED, 0.0)  # and what the analyst's work cost
         self._unseen = dict.fromkeys(task_split.task_ids)  # never sampled yet; a set in the split's order
-        self._share = 0.0  # of the last batch
         self._sought: dict[str, str] = {}  # drawn since the last iteration ended → the retrieved task that led there
         self._newest: dict[str, float] = {}  # figures of the last iteration
         self._read: dict[str, float] = {}  # how well the last analyses could be read
@@ -116,13 +115,11 @@ class CurriculumSampler(UniformSampler):
 
     def sample(self, n: int, rng: Generator | None = None) -> list[str]:
         """``n`` task ids; with ``rng`` they are drawn from that generator instead."""
-        before = self.counters["from_curriculum"]
         self._retrieved, self._waiting = self._distributions()
         batch = super().sample(n, rng)
         self.counters["sampled"] += n
         for task_id in batch:
             self._unseen.pop(task_id, None)
-        self._share = (self.counters["from_curriculum"] - before) / max(n, 1)
         return batch
 
     def _draw(self, rng: Generator, taken: set[str]) -> str:
@@ -313,27 +310,24 @@ class CurriculumSampler(UniformSampler):
     # --- keeping ---
 
     def metrics(self) -> dict[str, float]:
-        """``entropy`` (nats), ``curriculum_share`` of the last batch, ``weighted_tasks``, ``unseen_tasks`` (never
-        sampled yet) and counts since the start (those of :attr:`COUNTED` and the analyst's costs).
+        """``entropy`` (nats), ``weighted_tasks``, ``unseen_tasks`` (never sampled yet) and counts since the start
+        (those of :attr:`COUNTED` and the analyst's costs).
 
-        Of the last iteration: ``self_retrievals``; ``same_iteration_share``, the share of retrievals that chose a
-        failure which the iteration itself had filed; of the curriculum's tasks and of the uniformly drawn ones
-        ``…_zero_variance_share`` (groups whose episodes all ended alike) and ``…_success``. What would be a share of
-        nothing is left out. Of the last iteration with failures the shares of analyses by how they were read:
-        ``reflections_valid_share``, ``…_repaired_share``, ``…_fallback_share``, and the same of selections.
+        Of the last iteration: ``curriculum_share`` of its groups; ``self_retrievals``; ``same_iteration_share``, the
+        share of retrievals that chose a failure which the iteration itself had filed; of the curriculum's tasks and of
+        the uniformly drawn ones ``…_zero_variance_share`` (groups whose episodes all ended alike) and ``…_success``.
+        What would be a share of nothing is left out. Of the last iteration with failures the shares of analyses by how
+        they were read: ``reflections_valid_share``, ``…_repaired_share``, ``…_fallback_share``, and the same of
+        selections.
         """
-        now = {
-            "curriculum_share": self._share,
-            "weighted_tasks": float(len(self.weights)),
-            "unseen_tasks": float(len(self._unseen)),
-        }
+        now = {"weighted_tasks": float(len(self.weights)), "unseen_tasks": float(len(self._unseen))}
         counts = {name: float(count) for name, count in self.counters.items()}
         return {**super().metrics(), **now, **counts, **self._newest, **self._read}
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, task records, counters, generator state and the library's cursor."""
         own = {"weights": dict(self.weights), "iteration": self.iteration, "counters": dict(self.counters)}
-        seen = {"records": self.records.state_dict(), "unseen": list(self._unseen), "share": self._share}
+        seen = {"records": self.records.state_dict(), "unseen": list(self._unseen)}
         figures = {"newest": dict(self._newest), "read": dict(self._read), "sought": dict(self._sought)}
         return {**super().state_dict(), **own, **seen, **figures, "cursor": self.library.cursor}
 
@@ -351,7 +345,7 @@ class CurriculumSampler(UniformSampler):
         self.counters = {**dict.fromkeys(self.COUNTED, 0.0), **state["counters"]}
         self.records.load_state_dict(state["records"])
         self._unseen = dict.fromkeys(state["unseen"])
-        self._share, self._read = float(state["share"]), dict(state["read"])
+        self._read = dict(state["read"])
         self._newest, self._sought = dict(state["newest"]), dict(state["sought"])
         self.library.rollback(int(state["cursor"]))
         if self.library.cursor < int(state["cursor"]):

@@ -37,7 +37,8 @@ def outcomes(groups: Sequence[Group]) -> tuple[dict[str, int], dict[str, float]]
 
 
 def compare(groups: Sequence[Group], sought: Container[str]) -> tuple[dict[str, int], dict[str, float]]:
-    """:func:`outcomes` of the groups whose tasks the curriculum chose and of the others, by name.
+    """:func:`outcomes` of the groups whose tasks the curriculum chose and of the others, by name, and
+    ``curriculum_share``, the share of the former.
 
     Args:
         sought: ids of the tasks that the curriculum chose.
@@ -48,14 +49,19 @@ def compare(groups: Sequence[Group], sought: Container[str]) -> tuple[dict[str, 
         own = [group for group in groups if (group.task.task_id in sought) == (kind == "curriculum")]
         for found, kept in zip(outcomes(own), (counted, shares), strict=True):
             kept |= {f"{kind}_{name}": number for name, number in found.items()}
+    if every := counted["curriculum_groups"] + counted["uniform_groups"]:
+        shares["curriculum_share"] = counted["curriculum_groups"] / every
     return counted, shares
 
 
 def read_shares(counted: Mapping[str, float]) -> dict[str, float]:
-    """Of an iteration's analyses the shares that were read as they were, after a repair, and not at all."""
+    """Of an iteration's analyses the shares that were read as they were, after a repair, and not at all; of none
+    nothing."""
     shares = {}
     for kind, asked in (("reflections", counted["failures"]), ("selections", counted["selections"])):
-        repaired, fallback = (counted[f"{kind}_{fate}"] / max(asked, 1) for fate in ("repaired", "fallback"))
+        if not asked:
+            continue
+        repaired, fallback = (counted[f"{kind}_{fate}"] / asked for fate in ("repaired", "fallback"))
         fates = {"valid": 1 - repaired - fallback, "repaired": repaired, "fallback": fallback}
         shares |= {f"{kind}_{fate}_share": share for fate, share in fates.items()}
     return shares

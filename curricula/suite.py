@@ -113,26 +113,26 @@ class Suite:
         """The number of tasks by mode, the largest first; a task with several modes counts in each."""
         return dict(Counter(mode for task in self.tasks for mode in task.modes).most_common())
 
-    def changes(self, before: Iterable[str], now: Iterable[str]) -> dict[str, dict[str, int]]:
+    def changes(self, before: Mapping[str, bool], now: Mapping[str, bool]) -> dict[str, dict[str, int]]:
         """What an evaluation shows, by mode: ``tasks``, ``solved``, ``forgotten`` and ``regained``.
 
         Args:
-            before: the tasks that the evaluation before solved.
-            now: the tasks that this one solved.
+            before: the :func:`outcomes` of the evaluation before.
+            now: those of this one. A task without an outcome counts nowhere.
 
         >>> tasks = (SuiteTask("a", "heat", ("loop",), 1, 2), SuiteTask("b", "heat", ("loop", "lost"), 1, 3))
-        >>> Suite("Toy", "train", tasks).changes({"a"}, {"b"})["lost"]
+        >>> Suite("Toy", "train", tasks).changes({"a": True, "b": False}, {"b": True})["loop"]
         {'tasks': 1, 'solved': 1, 'forgotten': 0, 'regained': 1}
         """
-        earlier, solved = {*before}, {*now}
         found = {}
         for mode in self.modes:
-            own = {task.task_id for task in self.tasks if mode in task.modes}
+            own = [task.task_id for task in self.tasks if mode in task.modes and task.task_id in now]
+            pairs = [(before.get(task_id), now[task_id]) for task_id in own]
             found[mode] = {
                 "tasks": len(own),
-                "solved": len(own & solved),
-                "forgotten": len(own & earlier - solved),
-                "regained": len(own & solved - earlier),
+                "solved": sum(now[task_id] for task_id in own),
+                "forgotten": pairs.count((True, False)),
+                "regained": pairs.count((False, True)),
             }
         return found
 
@@ -163,6 +163,11 @@ def evaluations(run: Path, tasks: Iterable[str] = ()) -> dict[int, dict[str, Any
     return {iteration: one for iteration, one in found.items() if played[iteration] == asked}
 
 
+def outcomes(evaluation: Mapping[str, Any]) -> dict[str, bool]:
+    """Whether each task of an evaluation was won; those whose environment failed are left out."""
+    return {record["task_id"]: record["won"] for record in evaluation["records"] if record["stop_reason"] != "error"}
+
+
 def matrix(run: Path) -> dict[str, dict[int, dict[str, int]]]:
     """Of a run's newest suite by failure mode and iteration: ``tasks``, ``solved``, ``forgotten`` and ``regained``.
 
@@ -170,12 +175,12 @@ def matrix(run: Path) -> dict[str, dict[int, dict[str, int]]]:
     """
     found: dict[str, dict[int, dict[str, int]]] = {}
     for iteration, evaluation in evaluations(run).items():
-        records = evaluation["records"]
-        every = {"tasks": len(records), "solved": sum(record["won"] for record in records)}
+        won = outcomes(evaluation)
+        every = {"tasks": len(won), "solved": sum(won.values())}
         # The modes are missing if the run was killed between the two.
         for mode, row in {"all": every, **evaluation.get("modes", {})}.items():
             found.setdefault(mode, {})[iteration] = row
     return found
 
 
-__all__ = ["EVALUATIONS", "Suite", "SuiteTask", "evaluations", "matrix"]
+__all__ = ["EVALUATIONS", "Suite", "SuiteTask", "evaluations", "matrix", "outcomes"]

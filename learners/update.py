@@ -94,7 +94,7 @@ def update(
         error.tasks = batch.tasks
         raise
     beside = {"optimizer_steps": float(len(policy_metrics))} | world | teacher_kl(batch, ranks.sum)
-    return {"entropy": 0.0, "logprob_gap": 0.0} | _means(policy_metrics) | _means(critic_metrics) | beside
+    return _means(policy_metrics) | _means(critic_metrics) | beside
 
 
 def world_shares(batch: Batch, weights: Column, sum_over_ranks: Callable[[float], float] = float) -> dict[str, float]:

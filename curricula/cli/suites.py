@@ -37,7 +37,7 @@ def freeze(run: Path, out: Path | None, limit: int) -> int:
 
 
 def show(run: Path, as_json: bool) -> int:
-    """Prints the matrix; returns 1 if the newest evaluation solves fewer tasks than the best one, else 0.
+    """Prints the matrix; returns 1 if the newest evaluation solves a smaller share than the best one, else 0.
 
     Raises:
         ConfigError: the run has not played a suite.
@@ -55,7 +55,7 @@ def show(run: Path, as_json: bool) -> int:
             table.add_row(plain(mode), str(tasks), *(_cell(rows.get(iteration)) for iteration in iterations))
         console().print(table)
         print("solved tasks by iteration; −: forgotten, +: regained since the evaluation before")
-    solved = [row["solved"] for row in found["all"].values()]
+    solved = [row["solved"] / max(1, row["tasks"]) for row in found["all"].values()]
     return int(solved[-1] < max(solved))
 
 

@@ -100,9 +100,8 @@ def sentence_of(iteration: int, summary: Mapping[str, float]) -> str:
     >>> sentence_of(2, {**found, "examples_good": 5, "examples_revision": 3})
     'iteration 2: 8 trees, 25% without a good leaf; 9 pairs, 6 splices, 50% of them false; imitates 5 good, 3 revised'
     """
-    text = (
-        f"iteration {iteration}: {summary['trees']:.0f} trees, {summary['without_good_share']:.0%} without a good leaf"
-    )
+    trees = summary["trees"] - summary.get("failed_trees", 0)  # of which the share is
+    text = f"iteration {iteration}: {trees:.0f} trees, {summary['without_good_share']:.0%} without a good leaf"
     text += f"; {summary.get('pairs', 0):.0f} pairs"
     if summary.get("examples_pair"):
         return f"{text}, prefers the good path of {summary['examples_pair']:.0f}"
@@ -301,7 +300,7 @@ def finish(run: Run, learner: Learner, result: Mapping[str, Any]) -> None:
     iteration = run.progress.searched
     run.progress.step += 1
     summary = run.ranks.once(lambda: run.folder.read_json(f"{_name(iteration)}.json")) or {}
-    run.log({"revision": iteration, **summary, "success": result["success"]})
+    run.log({"revision": iteration, **summary, "held_out_success": result["success"]})
     run.progress.revisions = iteration
     run.save(learner)
     learner.close()

@@ -17,7 +17,7 @@ from roleagent.agents.evaluation.play import evaluate_policy
 from roleagent.agents.evaluation.statistics import Estimate, summarize
 from roleagent.agents.policies.protocol import Policy
 from roleagent.config import ConfigError
-from roleagent.curricula.suite import Suite, evaluations
+from roleagent.curricula.suite import Suite, evaluations, outcomes
 from roleagent.learners.lessons import evaluation_lessons
 from roleagent.learners.run.display import chart
 from roleagent.learners.run.metrics import held_out_signs, not_learning
@@ -159,7 +159,7 @@ def evaluate_suite(run: Run, split: EnvSplit, policy: Policy) -> None:
     tasks = EnvSplit.training(run.config).only(ids)
     found = evaluate_split(run, tasks if split.horizon else tasks.without_predictions(), policy, name)
     run.held_out = held_out  # which the suite is not
-    past = run.ranks.once(lambda: [_solved(one) for one in evaluations(run.folder.path, ids).values()])
+    past = run.ranks.once(lambda: [outcomes(one) for one in evaluations(run.folder.path, ids).values()])
     *earlier, now = past
     changes = suite.changes(earlier[-1] if earlier else now, now)
     for mode, row in changes.items():
@@ -169,18 +169,14 @@ def evaluate_suite(run: Run, split: EnvSplit, policy: Policy) -> None:
                 f"{row['regained']} regained"
             )
     run.ranks.once(lambda: run.folder.write_json(f"{name}.json", {**found, "modes": changes}))
-    best = max([len(solved) for solved in earlier], default=0)
-    if options.stop_on_regression and best - len(now) > options.stop_on_regression * len(ids):
+    solved = sum(now.values())
+    best = max([sum(won for task_id, won in one.items() if task_id in now) for one in earlier], default=0)
+    if options.stop_on_regression and best - solved > options.stop_on_regression * len(ids):
         worst = max(changes, key=lambda mode: changes[mode]["tasks"] - changes[mode]["solved"])
         raise Regression(
-            f"regression at iteration {run.progress.step}: {len(now)} of {len(ids)} tasks of {options.suite} are "
+            f"regression at iteration {run.progress.step}: {solved} of {len(now)} tasks of {options.suite} are "
             f"solved, after {best}; most are lost to {worst}. `roleagent failures suite {run.folder.path}` shows them"
         )
-
-
-def _solved(found: Mapping[str, Any]) -> list[str]:
-    """The tasks that an evaluation solved."""
-    return [record["task_id"] for record in found["records"] if record["won"]]
 
 
 def report(run: Run, found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

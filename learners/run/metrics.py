@@ -274,8 +274,8 @@ def summary(groups: Sequence[Group], estimator: Estimator, states: Sequence[Stat
         ``zero_variance_groups``; ``returns_modulated`` (turns whose return their own prediction changed);
         ``state_group_size`` (mean number of turns per distinct state); ``state_group_share`` (turns that share their
         state with another turn, in [0, 1]); ``predictions_scored`` and ``predictions_absent`` (asked for and given,
-        asked for and not given); ``prediction_score`` (mean over both, in [0, 1]: an absent prediction scores 0); and
-        the counters of :func:`prediction_counters`.
+        asked for and not given); ``prediction_score`` (mean over both, in [0, 1]: an absent prediction scores 0; left
+        out if there is none of either); and the counters of :func:`prediction_counters`.
     """
     turns = modulated = comparable = 0
     sizes: list[int] = []
@@ -303,7 +303,7 @@ def summary(groups: Sequence[Group], estimator: Estimator, states: Sequence[Stat
         "state_group_share": comparable / turns if turns else 0.0,
         "predictions_scored": float(len(scores) - absent),
         "predictions_absent": float(absent),
-        "prediction_score": math.fsum(score.score for score in scores) / len(scores) if scores else 0.0,
+        **({"prediction_score": math.fsum(score.score for score in scores) / len(scores)} if scores else {}),
         **prediction_counters([trajectory for group in groups for trajectory in group.trajectories]),
     }
 
@@ -318,9 +318,9 @@ def prediction_counters(episodes: Sequence[Trajectory]) -> dict[str, float]:
         ``prediction_correlation_episodes``: of an episode's mean score and its success, as in the paper's appendix B.2.
         ``prediction_information``: their correlation within each task and state, where A^S compares, in [-1, 1].
         ``prediction_information_action``: the same within each task, state and action: what is left is the sampling of
-        the prediction. All four are 0 if they are undefined: no spread in the scores or in success.
-        ``failure_recall``: of the turns with a prediction whose command failed (invalid, with a known state), the
-        share whose prediction for the next state is exactly that state, in [0, 1]; 0 if no command failed.
+        the prediction. ``failure_recall``: of the turns with a prediction whose command failed (invalid, with a known
+        state), the share whose prediction for the next state is exactly that state, in [0, 1]. What is undefined is
+        left out: a correlation without spread in the scores or in success, a share of nothing.
     """
     rows, recalled = [], []
     whole: list[tuple[float, bool]] = []  # of each episode with scores
@@ -341,13 +341,14 @@ def prediction_counters(episodes: Sequence[Trajectory]) -> dict[str, float]:
             whole.append((math.fsum(means) / len(means), trajectory.success))
     of_episodes, outcomes = np.array(whole, float).reshape(-1, 2).T
     scores, success, state, action = np.array(rows, float).reshape(-1, 4).T
-    return {
+    found = {
         "prediction_correlation": partial_correlation(scores, success, np.zeros(len(rows))),
         "prediction_correlation_episodes": partial_correlation(of_episodes, outcomes, np.zeros(len(whole))),
         "prediction_information": partial_correlation(scores, success, state),
         "prediction_information_action": partial_correlation(scores, success, action),
-        "failure_recall": sum(recalled) / len(recalled) if recalled else 0.0,
+        "failure_recall": sum(recalled) / len(recalled) if recalled else math.nan,
     }
+    return {name: value for name, value in found.items() if not math.isnan(value)}
 
 
 def partial_correlation(x: np.ndarray, y: np.ndarray, given: np.ndarray) -> float:
@@ -361,11 +362,11 @@ def partial_correlation(x: np.ndarray, y: np.ndarray, given: np.ndarray) -> floa
         given: the class of each, shape [n].
 
     Returns:
-        0 if it is undefined: x or y is constant within the classes.
+        NaN if it is undefined: x or y is constant within the classes.
 
     >>> x, y = np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.0, 0.0, 1.0, 1.0])
     >>> round(partial_correlation(x, y, np.zeros(4)), 3), partial_correlation(x, y, y)
-    (0.894, 0.0)
+    (0.894, nan)
     """
     left = []
     for values in (x, y):
@@ -375,7 +376,7 @@ def partial_correlation(x: np.ndarray, y: np.ndarray, given: np.ndarray) -> floa
         left.append(rest)
     lengths = [float(np.sqrt(rest @ rest)) for rest in left]
     if min(lengths) < 1e-9:
-        return 0.0
+        return math.nan
     return float(np.clip(left[0] @ left[1] / (lengths[0] * lengths[1]), -1.0, 1.0))
 
 
@@ -388,16 +389,17 @@ def _process_counters(config: Config, scored: Sequence[ScoredGroup]) -> dict[str
 
 
 def tool_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
-    """Counters of tool calls; empty if the environment has no tools.
+    """Counters of tool calls, over the episodes of environments that have tools; empty without any.
 
     Returns:
         the sum of each of ``info["counters"]`` (:data:`roleagent.envs.tools.env.COUNTERS`); ``calls_per_episode``;
         ``answer_rate``, the share of episodes that ended with an answer; and for each tool that was called
         ``tool_calls/…`` (number), ``tool_success/…`` (share) and ``tool_seconds/…`` (mean of a call).
     """
-    turns = [turn for episode in episodes for turn in episode.turns if "counters" in turn.info]
-    if not turns:
+    own = [episode for episode in episodes if any("counters" in turn.info for turn in episode.turns)]
+    if not own:
         return {}
+    turns = [turn for episode in own for turn in episode.turns if "counters" in turn.info]
     sums: Counter[str] = Counter()
     made: dict[str, list[tuple[bool, float]]] = {}
     for turn in turns:
@@ -405,9 +407,9 @@ def tool_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
         for call in turn.info["calls"]:
             if call["error"] not in NEVER_CALLED:
                 made.setdefault(call["name"], []).append((call["error"] is None, call["seconds"]))
-    answered = sum(bool(episode.turns and episode.turns[-1].info.get("answer")) for episode in episodes)
+    answered = sum(bool(episode.turns[-1].info.get("answer")) for episode in own)
     found = {name: float(count) for name, count in sums.items()}
-    found |= {"calls_per_episode": sums["calls"] / len(episodes), "answer_rate": answered / len(episodes)}
+    found |= {"calls_per_episode": sums["calls"] / len(own), "answer_rate": answered / len(own)}
     for name in sorted(made):
         successes, seconds = zip(*made[name], strict=True)
         found |= {
@@ -456,14 +458,15 @@ def headlines(config: Config, metrics: Mapping[str, float]) -> dict[str, float |
     """The metrics that the display shows."""
     groups = config.rollout.num_groups + metrics["replaced_groups"]
     read, curriculum = metrics.get("curriculum_reflections_fallback_share"), metrics.get("curriculum_share")
+    predicted, entropy = metrics.get("prediction_score"), metrics.get("entropy")
     return {
         "success": metrics["success"],
         "turns": metrics["turns"],
-        "predictive reward": metrics["prediction_score"],
+        **({} if predicted is None else {"predictive reward": predicted}),
         "zero-variance groups": f"{metrics['zero_variance_groups']:.0f}/{groups:.0f}",
         **({} if curriculum is None else {"curriculum share": curriculum}),
         **({} if read is None else {"analyses read": 1 - read}),
-        "entropy": metrics["entropy"],
+        **({} if entropy is None else {"entropy": entropy}),
         "tokens/s": round(metrics["tokens_per_second"]),
         **({"MFU": f"{mfu:.0%}"} if (mfu := metrics.get("mfu")) else {}),
     }

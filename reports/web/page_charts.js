@@ -8,16 +8,15 @@ const chosenAndUniform = (name) => (run) =>
     step: run.training.step,
     y: run.training.values[`${kind}_${name}`],
   }));
-const shareOf = (key, whole) => (run) => {
+const shareOf = (keys, whole) => (run) => {
   const { values, step } = run.training;
+  const [first, ...others] = [keys].flat().map((key) => values[key]);
+  const sum = first?.map((value, at) => (known(value) ? others.reduce((all, more) => all + (more?.[at] ?? 0), value) : null));
   return [
-    {
-      name: "",
-      step,
-      y: values[key]?.map((value, at) => (known(value) && values[whole]?.[at] ? value / values[whole][at] : null)),
-    },
+    { name: "", step, y: sum?.map((value, at) => (known(value) && values[whole]?.[at] ? value / values[whole][at] : null)) },
   ];
 };
+const FAILED_CALLS = ["tool_errors", "timeouts", "unknown_tool", "bad_arguments", "malformed", "not_run"];
 const evaluated = (pick, between) => (run) =>
   evaluationsOf(run)
     .map(([, iteration, summary]) => ({
@@ -124,14 +123,14 @@ const CHARTS = [
         unit: "share of episodes",
         ...SHARE,
         lines: of("answer_rate"),
-        hint: "Episodes that ended with an answer. The others ran out of turns.",
+        hint: "Episodes with tools that ended with an answer. The others ran out of turns.",
       },
       {
         title: "Failed calls",
         unit: "share of calls",
         ...SHARE,
-        lines: shareOf("tool_errors", "calls"),
-        hint: "Calls that a tool refused. They cost a turn each.",
+        lines: shareOf(FAILED_CALLS, "calls"),
+        hint: "Malformed calls, those that were not run, and those that a tool refused or did not answer in time.",
       },
       {
         title: "The world in the loss",
@@ -175,6 +174,7 @@ const CHARTS = [
         base: true,
         lines: of("returns_modulated"),
         hint: "Returns multiplied by a prediction score. 0 means that predictions have no effect.",
+        needed: (runs) => runs.some((run) => run.training.values.prediction_score?.some(known)),
       },
       {
         title: "Returns changed by process rewards",
@@ -197,14 +197,14 @@ const CHARTS = [
       },
       {
         title: "Failures predicted",
-        unit: "share of failed commands",
+        unit: "share of failed commands with a prediction",
         ...SHARE,
         lines: of("failure_recall"),
         hint: "Failed commands whose answer was predicted exactly. 0: predictions cannot say that a command fails.",
       },
       {
         title: "Other next states predicted",
-        unit: "share of valid commands",
+        unit: "share of valid commands with a prediction",
         ...SHARE,
         lines: of("prediction_accuracy_valid"),
         hint: "Valid commands whose next state was predicted exactly. Pages too long for a prediction never are.",

@@ -83,9 +83,11 @@ function contents(episode) {
       (episode.chosen_because || shelf.all.some((each) => each.run === episode.run && each.chosen_because)) &&
         fact(
           "Chosen",
-          episode.chosen_because
-            ? `by the curriculum, because of ${[spaced(episode.chosen_because), episode.chosen_reason].filter(Boolean).join(": ")}`
-            : "uniformly",
+          !episode.chosen_because
+            ? "uniformly"
+            : ["fresh", "replayed"].includes(episode.chosen_because)
+              ? `by the task simulator: ${episode.chosen_reason}`
+              : `by the curriculum, because of ${[spaced(episode.chosen_because), episode.chosen_reason].filter(Boolean).join(": ")}`,
         ),
       episode.lessons.length > 0 && fact("Lessons", el("ul", null, episode.lessons.map((lesson) => el("li", null, lesson)))),
       episode.usage && fact("Model", usageText(episode.usage)),

@@ -144,7 +144,13 @@ function measuredTable(run, summary, where, measures, place, several) {
           ),
         ]),
       ),
-    el("p", { class: "muted below" }, "Intervals are 95 %, over tasks."),
+    el(
+      "p",
+      { class: "muted below" },
+      run.members
+        ? `Means over ${run.members} evaluations, with the lowest and the highest of them.`
+        : "Intervals are 95 %, over tasks.",
+    ),
   );
 }
 
@@ -284,7 +290,7 @@ function comparison(first, second, place) {
         "The two runs were measured on different splits: their figures cannot be compared.",
       ),
     table(
-      `Success after training: ${second.name} against ${first.name}`,
+      `Success${[first, second].some((run) => run.kind === "evaluation") ? "" : " after training"}: ${second.name} against ${first.name}`,
       [
         ["Type of task"],
         [`Before (${first.name} / ${second.name})`, true],

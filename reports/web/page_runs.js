@@ -48,11 +48,8 @@ function runPanel(run, place, several) {
     tile("Success before", before ? percent(before.success) : "–", ofEpisodes(before)),
     tile(`Success ${when}`, after ? percent(after.success) : "–", ofEpisodes(after)),
     tile("Gain", gain ? `${points(gain.gain)} points` : "–", gainInterval(gain)),
-    tile(
-      "Predictive reward",
-      score.length ? `${number(score[0])} → ${number(score.at(-1))}` : "–",
-      "first → last iteration",
-    ),
+    score.length > 0 &&
+      tile("Predictive reward", `${number(score[0])} → ${number(score.at(-1))}`, "first → last iteration"),
     tile(
       "Wall-clock",
       wallClock(run) ? duration(wallClock(run)) : "–",
@@ -102,6 +99,7 @@ function groupPanel(series, place, several) {
   const gain = gainOf(run);
   const alarms = series.runs.reduce((sum, one) => sum + one.alarms.length, 0);
   const share = (summary) => (summary ? percent(summary.success) : "–");
+  const trained = run.kind !== "evaluation";
   return el(
     "article",
     { class: "run", "aria-label": `Runs ${series.name}` },
@@ -118,13 +116,13 @@ function groupPanel(series, place, several) {
     el(
       "dl",
       { class: "tiles" },
-      tile("Success before", share(before), before && interval(before.interval)),
-      tile(`Success ${when}`, share(after), after && interval(after.interval)),
-      tile("Gain", gain ? `${points(gain.gain)} points` : "–", gain && pointsInterval(gain.interval)),
-      tile("Wall-clock", duration(series.runs.reduce((sum, one) => sum + wallClock(one), 0)), "of all runs"),
-      tile("Alarms", alarms ? String(alarms) : "none", "of the watchdog"),
+      trained && tile("Success before", share(before), before && interval(before.interval)),
+      tile(trained ? `Success ${when}` : "Success", share(after), after && interval(after.interval)),
+      trained && tile("Gain", gain ? `${points(gain.gain)} points` : "–", gain && pointsInterval(gain.interval)),
+      trained && tile("Wall-clock", duration(series.runs.reduce((sum, one) => sum + wallClock(one), 0)), "of all runs"),
+      trained && tile("Alarms", alarms ? String(alarms) : "none", "of the watchdog"),
     ),
-    el("p", { class: "muted" }, "Means of the runs, each with the lowest and the highest."),
+    el("p", { class: "muted" }, `Means of the ${trained ? "runs" : "evaluations"}, each with the lowest and the highest.`),
     folded(`Each run (${series.runs.length})`, () =>
       el("div", null, series.runs.map((one) => runPanel(one, place, true))),
     ),

@@ -62,7 +62,7 @@ CHARTS.splice(CHARTS.findIndex(([, id]) => id === "time"), 0, [
       stack: true,
       lines: (run) =>
         Object.entries(run.training.values)
-          .filter(([name]) => name.startsWith("genenv_refused_"))
+          .filter(([name]) => name.startsWith("genenv_refused_") && !name.includes("/")) // of all environments
           .map(([name, y]) => ({ name: name.slice("genenv_refused_".length), step: run.training.step, y })),
       hint: "By reason. Refused proposals are never played.",
     },

@@ -7,7 +7,7 @@ import yaml
 
 from roleagent.cli import main
 from roleagent.config import Config, ConfigError, to_dict
-from roleagent.curricula.suite import Suite, SuiteTask
+from roleagent.curricula.suite import Suite, SuiteTask, outcomes
 from roleagent.files import write_json_lines
 
 
@@ -61,15 +61,20 @@ def test_mistakes_are_one_line(run, tmp_path, capsys):
 
 def test_the_matrix_shows_what_was_forgotten_and_its_status_whether_it_is_lost(run, capsys):
     suite = Suite("E", "train", (SuiteTask("a", "heat", ("loop",), 1, 2), SuiteTask("b", "heat", ("lost",), 1, 3)))
-    before = ["a", "b"]
-    for iteration, solved in ((5, ["a"]), (10, ["a", "b"]), (15, ["b"])):
-        records = [{"task_id": task, "won": task in solved} for task in ("a", "b")]
-        found = {"records": records, "modes": suite.changes(before, solved)}
+    before = {"a": True, "b": True}
+    for iteration, solved, failed in ((5, "a", ""), (10, "ab", ""), (15, "b", ""), (20, "b", "a")):
+        ends = {task: "error" if task in failed else "won" if task in solved else "max_steps" for task in "ab"}
+        records = [{"task_id": task, "won": end == "won", "stop_reason": end} for task, end in ends.items()]
+        now = outcomes({"records": records})
+        found = {"records": records, "modes": suite.changes(before, now)}
         (run / f"suite-{iteration:06d}.json").write_text(json.dumps(found))
-        before = solved
-    other = {"records": [{"task_id": task, "won": True} for task in ("a", "c", "d")], "modes": {}}
+        before = now
+    other = {"records": [{"task_id": task, "won": True, "stop_reason": "won"} for task in ("a", "c", "d")], "modes": {}}
     (run / "suite-000002.json").write_text(json.dumps(other))  # of another suite
     suite.write(run / "suite-20.json")  # the user's
+    assert main(["failures", "suite", str(run)]) == 0  # the environment failed in one task, which is no loss
+    capsys.readouterr()
+    (run / "suite-000020.json").unlink()
     assert main(["failures", "suite", str(run)]) == 1  # for scripts: fewer are solved than at best
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
     assert [row for row in rows if row and row[0] != "failure mode"] == [

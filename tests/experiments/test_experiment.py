@@ -339,7 +339,8 @@ def a_run(folder, won, predicted):
     with gzip.open(folder / "trajectories" / "iteration-000001.jsonl.gz", "wt") as stream:
         for group, because, rewards in ((0, None, (1, 0)), (1, None, (1, 1)), (2, "loop", (0, 0)), (3, "loop", (0, 1))):
             for reward in rewards:
-                stream.write(json.dumps({"group": group, "chosen_because": because, "reward": reward}) + "\n")
+                row = {"group": group, "chosen_because": because, "reward": reward, "won": reward == 1}
+                stream.write(json.dumps(row) + "\n")
     # Evaluations between may be of fewer tasks: curves are of those that all have, 4 to cool and 8 to heat.
     for name, (cool, heat), more in (("before", (0, 0), 9), ("iteration-000001", (0, 3), 0), ("after", (1, 8), 9)):
         played = [("cool", number < cool) for number in range(4)] + [("heat", number < heat) for number in range(8)]
@@ -558,7 +559,10 @@ def test_forks_are_compared_along_the_run_and_by_what_they_share(tmp_path):
         for folder in side.runs.values():
             (folder / "fork.json").write_text('{"at": 2}')
             for iteration, won in outcomes.items():
-                records = [{"task_id": f"task{task}", "won": bool(one)} for task, one in enumerate(won)]
+                records = [
+                    {"task_id": f"task{task}", "won": bool(one), "stop_reason": "won" if one else "max_steps"}
+                    for task, one in enumerate(won)
+                ]
                 (folder / f"iteration-{iteration:06d}.json").write_text(json.dumps({"records": records}))
     (arms[1].runs[branches[2]] / "iteration-000006.json").unlink()
     assert figures.task_ledger(*arms) == []  # no fork has played a task yet
@@ -566,7 +570,7 @@ def test_forks_are_compared_along_the_run_and_by_what_they_share(tmp_path):
         folder = side.runs[branches[0]]
         rows = [
             {"group": number, "task_id": task, "task_type": "heat", "won": bool(one), "chosen_because": because}
-            for number, (task, one, because) in enumerate(zip(("a", "b"), won, (["loop", ""], None), strict=True))
+            for number, (task, one, because) in enumerate(zip(("a", "b"), won, ("loop", None), strict=True))
         ]
         text = "".join(json.dumps(row) + "\n" for row in (*rows, {**rows[0], "group": 2, "task_id": side.name}))
         with gzip.open(folder / "trajectories" / "iteration-000003.jsonl.gz", "wt") as stream:

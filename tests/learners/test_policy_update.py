@@ -190,8 +190,6 @@ def test_minibatches_are_counted_in_the_turns_of_all_ranks():
 def test_an_empty_batch_makes_no_update():
     learner = learner_of(loss={"kl": 0.0})
     assert update(learner, build_batch([], [], learner.config, None, np.random.default_rng(0)), orders(1)) == {
-        "entropy": 0.0,
-        "logprob_gap": 0.0,
         "optimizer_steps": 0.0,
         "world_share": 0.0,
         "world_loss_share": 0.0,

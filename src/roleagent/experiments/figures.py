@@ -32,10 +32,6 @@ from roleagent.types import is_flat
 Key = int | Branch
 """A seed, or of forks a branch."""
 
-_INFORMATION = ("prediction_correlation", "prediction_information", "prediction_information_action")
-OF_PREDICTIONS = ("prediction_score", *_INFORMATION, "failure_recall")
-"""Logged numbers that are meaningless without predictions."""
-
 
 class Point(NamedTuple):
     """One evaluation: environment steps before it, and success in [0, 1]."""
@@ -59,7 +55,7 @@ class Course(NamedTuple):
         for point in self.points:
             if point.success >= threshold:
                 if point is before:
-                    return 1.0, True
+                    return point.steps, True
                 share = (threshold - before.success) / (point.success - before.success)
                 return before.steps + share * (point.steps - before.steps), True
             before = point
@@ -117,11 +113,6 @@ class ArmRuns:
         """The learning curve of each run."""
         return {seed: course(folder, self.measure) for seed, folder in self.runs.items()}
 
-    @property
-    def predicts(self) -> bool:
-        """Whether its policies predicted."""
-        return any(row["predictions_scored"] + row["predictions_absent"] for rows in self.logs.values() for row in rows)
-
     def measured(self, evaluation: Evaluation, seeds: Sequence[Key] = ()) -> list[EvalRecords]:
         """The policies' evaluations, of some seeds or all."""
         chosen = [folder for seed, folder in self.runs.items() if not seeds or seed in seeds]
@@ -137,8 +128,6 @@ class ArmRuns:
         columns = {key: [row[name] for row in rows if name in row] for key, rows in self.logs.items()}
         known = {key: float(of(row)) for key, row in columns.items() if row}
         values = independent([*known.values()], [*known]) if known else []
-        if name in OF_PREDICTIONS and not self.predicts:
-            return None
         if not values or not all(map(math.isfinite, values)):
             return None
         return statistics.spread(values) or values[0]
@@ -361,7 +350,7 @@ def _played(folder: Path) -> dict[str, _Played]:
         for row in (row for rows in recorded.groups(iteration) for row in rows):
             task = found.setdefault(row["task_id"], _Played(row["task_type"], [], []))
             task.won.append(row["won"])
-            task.chosen.append(row["chosen_because"] is not None)
+            task.chosen.append(_chooser(row) == "curriculum")
     return found
 
 
@@ -458,8 +447,12 @@ def partings(first: ArmRuns, second: ArmRuns) -> list[Parting]:
             if iterations < 1 or not other.exists():
                 continue
             records = (json.loads(path.read_text(encoding="utf-8"))["records"] for path in (file, other))
-            ours, theirs = ({row["task_id"]: row["won"] for row in rows} for rows in records)
+            ours, theirs = (
+                {row["task_id"]: row["won"] for row in rows if row["stop_reason"] != "error"} for rows in records
+            )
             gaps = np.array([float(theirs[task]) - float(ours[task]) for task in ours if task in theirs])
+            if not gaps.size:
+                continue
             found.setdefault(iterations, []).append((float(np.mean(gaps == 0)), float(gaps.mean())))
     return [
         Parting(iterations, len(rows), float(np.mean([row[0] for row in rows])), float(np.std(gaps, ddof=1)))
@@ -587,7 +580,7 @@ def growth(arm: ArmRuns) -> dict[str, dict[Key, list[int]]]:
 
 @dataclass(frozen=True)
 class Origin:
-    """Statistics of the groups chosen by the curriculum, or of the uniformly drawn groups.
+    """Statistics of the groups whose task had one origin.
 
     Attributes:
         groups: how many.
@@ -603,25 +596,30 @@ class Origin:
 
 
 def origins(arm: ArmRuns) -> dict[str, Origin]:
-    """The groups by the origin of their task, ``curriculum`` or ``chance``; empty without a curriculum."""
-    outcomes: dict[str, list[list[float]]] = {"curriculum": [], "chance": []}
+    """The groups by the origin of their task: ``curriculum``, ``simulator`` (GenEnv's) or ``chance``; empty if it was
+    always chance."""
+    outcomes: dict[str, list[list[tuple[float, bool]]]] = {"curriculum": [], "simulator": [], "chance": []}
     for folder in arm.runs.values():
         recorded = TrajectoryReader(folder)
         for iteration in (number for number in recorded.files if number > begun_at(folder)):
             for rows in recorded.groups(iteration):
-                chosen = "chance" if rows[0]["chosen_because"] is None else "curriculum"
-                outcomes[chosen].append([row["reward"] for row in rows])
-    if not outcomes["curriculum"]:
-        return {}
-    return {
-        name: Origin(
-            len(groups),
-            float(np.mean([np.mean(rewards) for rewards in groups])),
-            float(np.mean([is_flat(rewards) for rewards in groups])),
-            float(np.mean([max(rewards) == 0 for rewards in groups])),
-        )
-        for name, groups in outcomes.items()
-    }
+                outcomes[_chooser(rows[0])].append([(row["reward"], row["won"]) for row in rows])
+    found = {}
+    for name, groups in outcomes.items():
+        rewards = [[reward for reward, _ in group] for group in groups]
+        if groups:
+            found[name] = Origin(
+                len(groups),
+                float(np.mean([np.mean(group) for group in rewards])),
+                float(np.mean([is_flat(group) for group in rewards])),
+                float(np.mean([not any(won for _, won in group) for group in groups])),
+            )
+    return {} if [*found] == ["chance"] else found
+
+
+def _chooser(row: Mapping[str, Any]) -> str:
+    """What chose the task of a logged episode."""
+    return {None: "chance", "fresh": "simulator", "replayed": "simulator"}.get(row["chosen_because"], "curriculum")
 
 
 def written_tasks(arm: ArmRuns) -> dict[Key, dict[str, float]]:
@@ -656,10 +654,8 @@ def time_shares(arm: ArmRuns) -> dict[str, float]:
 
 
 def along(arm: ArmRuns, name: str) -> tuple[list[int], list[float]]:
-    """A logged number by iteration, mean over seeds; empty if it is meaningless for the arm."""
+    """A logged number by iteration, mean over seeds; empty if no run of the arm has it."""
     values: dict[int, list[float]] = {}
-    if name in OF_PREDICTIONS and not arm.predicts:
-        return [], []
     for rows in arm.logs.values():
         for row in rows:
             if name in row:

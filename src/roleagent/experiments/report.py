@@ -482,8 +482,8 @@ def _efficiency(plan: Plan, arms: Sequence[ArmRuns]) -> Iterator[str]:
 
 _LOGGED = (
     ("prediction_score", "predictive reward"),
-    ("failure_recall", "failures predicted"),
-    ("prediction_accuracy_valid", "other next states predicted"),
+    ("failure_recall", "failed commands predicted, of those with a prediction"),
+    ("prediction_accuracy_valid", "other next states predicted, likewise"),
     ("returns_modulated", "modulated returns per iteration"),
     ("state_group_share", "turns in a shared state"),
     ("state_group_size", "turns per state"),
@@ -552,7 +552,7 @@ def _origins(arms: Sequence[ArmRuns]) -> Iterator[str]:
     rows = [(arm.name, chosen, found) for arm in arms for chosen, found in origins(arm).items()]
     if not rows:
         return
-    yield "Groups chosen by the curriculum, and uniformly drawn groups:\n"
+    yield "Groups by what chose their task; *chance* drew uniformly:\n"
     yield markdown_row("arm", "chosen by", "groups", "reward, %", "zero variance, %", "never won, %")
     yield markdown_row(*("---",) * 6)
     for name, chosen, found in rows:
