@@ -61,24 +61,33 @@ class Estimator:
         return Rewards(self.options.rewards, self.reply_limit, self.options.overlong_buffer)
 
 
-def standardize(values: Sequence[float], norm: str = "std") -> list[float]:
+def standardize(values: Sequence[float], norm: str = "std", counts: Sequence[int] | None = None) -> list[float]:
     """Distance from the mean, in population standard deviations (``norm="std"``) or absolute (``norm="mean"``).
 
     Fewer than two values, or values equal up to rounding, carry no comparison and give 0.
 
+    Args:
+        counts: how often each value counts in the mean and the deviation; None: once.
+
     >>> [round(value, 3) for value in standardize([1.0, 0.0, 0.0, 1.0])]
     [1.0, -1.0, -1.0, 1.0]
-    >>> standardize([3.0, 1.0], norm="mean"), standardize([7.0])
-    ([1.0, -1.0], [0.0])
+    >>> standardize([3.0, 1.0], norm="mean"), standardize([7.0]), standardize([3.0, 1.0], "mean", counts=[3, 1])
+    ([1.0, -1.0], [0.0], [0.5, -1.5])
     """
     if len(values) < 2 or is_flat(values):
         return [0.0] * len(values)
-    mean = math.fsum(values) / len(values)  # fsum: the same result in whatever order the rollouts arrive
+    often = counts or [1] * len(values)
+    mean = _weighted(values, often)
     centered = [value - mean for value in values]
     if norm == "mean":
         return centered
-    deviation = math.sqrt(math.fsum(value * value for value in centered) / len(values))
+    deviation = math.sqrt(_weighted([value * value for value in centered], often))
     return [value / (deviation + EPSILON) for value in centered]
+
+
+def _weighted(values: Sequence[float], counts: Sequence[int]) -> float:
+    """The mean of values that count several times; fsum: the same in whatever order the rollouts arrive."""
+    return math.fsum(value * count for value, count in zip(values, counts, strict=True)) / sum(counts)
 
 
 def discounted_returns(group: Group, estimator: Estimator) -> Values:
@@ -225,9 +234,16 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def outcome_advantages(group: Group, estimator: Estimator) -> list[float]:
-    """A^E(τ): one value per *trajectory* enters the statistics, so long ones do not count more."""
+    """A^E(τ) of each trajectory (Eq. 1). It counts once in the statistics, so long ones do not count more, or once per
+    turn (``estimator.outcome_level``)."""
     outcomes = [estimator.rewards.outcome(trajectory) for trajectory in group.trajectories]
-    return standardize(outcomes, estimator.options.norm)
+    return standardize(outcomes, estimator.options.norm, outcome_counts(group, estimator))
+
+
+def outcome_counts(group: Group, estimator: Estimator) -> list[int]:
+    """How often each trajectory counts in the statistics of the outcomes; at least once."""
+    by_turn = estimator.options.outcome_level == "turn"
+    return [max(1, len(trajectory.turns)) if by_turn else 1 for trajectory in group.trajectories]
 
 
 def prediction_advantages(group: Group, states: States, estimator: Estimator) -> Values:

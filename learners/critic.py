@@ -161,10 +161,6 @@ def critic_advantages(batch: Batch, critic: Engine, config: Config) -> Batch:
     return replace(batch, columns=columns | ({"fitted": fitted} if options.gae_level == "turn" else {}))
 
 
-VALUE_CLIP = 0.2
-"""How far a value may move from what it was before the iteration's updates."""
-
-
 def value_loss(values: Tensor, old: Tensor, returns: Tensor, weights: Tensor, clip: float) -> Tensor:
     """½ Σ w·(V − R)²; with ``clip`` the larger of this error and that of V clipped to the old value ± ``clip``.
 
@@ -183,7 +179,7 @@ def value_loss(values: Tensor, old: Tensor, returns: Tensor, weights: Tensor, cl
 
 
 def fit(
-    critic: Engine, segments: Sequence[Segment], columns: dict[str, Column], temperature: float
+    critic: Engine, segments: Sequence[Segment], columns: dict[str, Column], temperature: float, clip: float
 ) -> dict[str, float]:
     """One update of the critic; every rank must call it, some may have no segments.
 
@@ -192,6 +188,7 @@ def fit(
         segments: those of this rank.
         columns: ``values``, ``returns`` and ``weights`` (:func:`~roleagent.learners.loss.token_weights`).
         temperature: unused by the critic.
+        clip: see :func:`value_loss`.
 
     Returns:
         ``value_loss``, ``value_error`` (root of the mean squared error) and ``critic_grad_norm``.
@@ -201,7 +198,7 @@ def fit(
     def objective(tokens: TokenScores) -> Tensor:
         known, values = tokens.columns, tokens.logprobs
         weights, returns = known["weights"], known["returns"]
-        loss = value_loss(values, known["values"], returns, weights, VALUE_CLIP)
+        loss = value_loss(values, known["values"], returns, weights, clip)
         sums.add({"loss": loss, "error": (weights * (values.detach() - returns) ** 2).sum(), "weight": weights.sum()})
         return loss
 

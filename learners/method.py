@@ -47,6 +47,7 @@ from roleagent.learners.advantages import (
     joint_advantages,
     modulated_returns,
     outcome_advantages,
+    outcome_counts,
     state_advantages,
     states_of,
     with_terms,
@@ -302,7 +303,9 @@ class RLOO(Method):
         outcomes = [self.estimator.rewards.outcome(trajectory) for trajectory in group.trajectories]
         if len(outcomes) < 2 or is_flat(outcomes):
             return [[0.0] * len(trajectory.turns) for trajectory in group.trajectories]
-        total, others = math.fsum(outcomes), len(outcomes) - 1
+        counts = outcome_counts(group, self.estimator)
+        total = math.fsum(value * count for value, count in zip(outcomes, counts, strict=True))
+        others = sum(counts) - 1
         values = [outcome - (total - outcome) / others for outcome in outcomes]
         return [[value] * len(t.turns) for value, t in zip(values, group.trajectories, strict=True)]
 

@@ -433,7 +433,7 @@ def _critic_step(critic: Engine, batch: Batch, chosen: Sequence[int]) -> dict[st
         total = critic.ranks.sum(math.fsum(value for row in fitted for value in row.tolist()))
         weights = [row / max(total, 1e-9) for row in fitted]
     columns = {name: [batch.columns[name][i] for i in chosen] for name in ("values", "returns")}
-    return fit(critic, segments, {**columns, "weights": weights}, config.rollout.temperature)
+    return fit(critic, segments, {**columns, "weights": weights}, config.rollout.temperature, config.critic.clip)
 
 
 def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -207,7 +207,7 @@ class Engine:
         with waiting("DeepSpeed to build the optimizer"), contextlib.redirect_stdout(io.StringIO()):
             self.engine, self.optimizer, _, _ = deepspeed.initialize(
                 model=module,
-                optimizer=build_optimizer(optimizer, module, lr, config.optim.weight_decay, on_cpu),
+                optimizer=build_optimizer(optimizer, module, lr, config.optim.weight_decay, config.optim.beta2, on_cpu),
                 config=settings,
                 dist_init_required=False,
             )

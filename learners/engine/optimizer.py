@@ -48,10 +48,9 @@ def rate(peak: float, schedule: str, share: float, steps: int, warmup: int) -> f
     return peak * SCHEDULES[schedule](min(1.0, max(0.0, share))) * grown
 
 
-BETAS = (0.9, 0.95)
-
-
-def build_optimizer(kind: str, model: torch.nn.Module, lr: float, weight_decay: float, on_cpu: bool = False) -> Any:
+def build_optimizer(
+    kind: str, model: torch.nn.Module, lr: float, weight_decay: float, beta2: float = 0.95, on_cpu: bool = False
+) -> Any:
     """An optimizer over all parameters of ``model`` that are trained: adapters alone, where there are adapters.
 
     Args:
@@ -61,6 +60,7 @@ def build_optimizer(kind: str, model: torch.nn.Module, lr: float, weight_decay: 
             goes with ZeRO stage 0 only.
         lr: learning rate.
         weight_decay: decoupled.
+        beta2: of AdamW.
         on_cpu: whether the states of a model on an accelerator are on the CPU: AdamW is then DeepSpeed's, which is
             several times as fast there, and is compiled for a minute when it is first used.
     """
@@ -69,9 +69,9 @@ def build_optimizer(kind: str, model: torch.nn.Module, lr: float, weight_decay: 
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
         adam: Any = DeepSpeedCPUAdam  # which takes its decay for a whole number
-        return adam(trained, lr=lr, betas=BETAS, weight_decay=weight_decay, adamw_mode=True)
+        return adam(trained, lr=lr, betas=(0.9, beta2), weight_decay=weight_decay, adamw_mode=True)
     if kind == "adamw":
-        return torch.optim.AdamW(trained, lr=lr, betas=BETAS, weight_decay=weight_decay, fused=True)
+        return torch.optim.AdamW(trained, lr=lr, betas=(0.9, beta2), weight_decay=weight_decay, fused=True)
     tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     heads = [m.get_output_embeddings() for m in model.modules() if isinstance(m, PreTrainedModel)]
     tables |= {id(head.weight) for head in heads if head is not None}
@@ -80,7 +80,7 @@ def build_optimizer(kind: str, model: torch.nn.Module, lr: float, weight_decay: 
     rest = [p for p in trained if id(p) not in chosen]
     parts: list[Optimizer] = [Muon(hidden, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")]
     if rest:  # a model whose adapters alone are trained has nothing else
-        parts.append(torch.optim.AdamW(rest, lr=lr, betas=BETAS, weight_decay=weight_decay))
+        parts.append(torch.optim.AdamW(rest, lr=lr, betas=(0.9, beta2), weight_decay=weight_decay))
     return CombinedOptimizer(parts)
 
 

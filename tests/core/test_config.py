@@ -240,7 +240,7 @@ def test_other_programs_words_and_names_of_several_places_lead_to_all_that_fit(k
 
 def test_an_option_that_there_is_not_gets_no_suggestion():
     assert "CUDA_VISIBLE_DEVICES" in refusal("device=cuda")
-    assert refusal("optim.adam_beta=1") == "unknown key 'optim.adam_beta'"
+    assert refusal("optim.nesterov=1") == "unknown key 'optim.nesterov'"
 
 
 def test_other_programs_words_name_options():

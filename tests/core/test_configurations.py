@@ -212,7 +212,7 @@ def test_the_baselines_of_a_table_share_its_protocol(env):
     main = config.to_dict(config.load(ROOT / "configs" / "published" / f"{env}.yaml"))
     for name in ("gigpo", "grpo", "rloo", "ppo"):
         baseline = config.load(ROOT / "configs" / "published" / "ablations" / f"{env}_{name}.yaml")
-        own = {"critic.lr", "estimator.gamma", "estimator.whiten"} if name == "ppo" else set()
+        own = {"critic.lr", "critic.clip", "estimator.gamma", "estimator.whiten"} if name == "ppo" else set()
         assert {*differing(config.to_dict(baseline), main)} == {"method", "wia", "aiw", *own}
 
 

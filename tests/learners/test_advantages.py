@@ -109,6 +109,17 @@ def test_equal_rewards_of_any_size_teach_nothing(size):
     assert summary([alike, apart], PLAIN)["zero_variance_groups"] == 1
 
 
+def test_outcomes_that_count_once_per_turn():
+    """As verl-agent's statistics are over steps: two wins of 12 steps and six losses of 50 in one group."""
+    episodes = [trajectory(*[turn()] * 11, turn(reward=10.0))] * 2 + [trajectory(*[turn()] * 50)] * 6
+    once, each = (grpo(group(*episodes), estimator(outcome_level=level)) for level in ("trajectory", "turn"))
+    assert (once[0][0], once[-1][0]) == pytest.approx((1.732, -0.577), abs=1e-3)
+    assert (each[0][0], each[-1][0]) == pytest.approx((3.536, -0.283), abs=1e-3)
+    assert sum(flat(each)) == pytest.approx(0, abs=1e-3)
+    left = rloo(group(*episodes), estimator(outcome_level="turn"))  # r·n/(n-1) minus the mean likewise, of 324 steps
+    assert (left[0][0], left[-1][0]) == pytest.approx((10 - 230 / 323, -240 / 323))
+
+
 def test_rloo_by_hand():
     # Outcomes 1, 0, 1/2; the others' means 1/4, 3/4, 1/2. A rollout alone has nothing to be compared with.
     rows = trajectory(turn(), turn(reward=1.0)), trajectory(turn()), trajectory(turn(reward=0.5))

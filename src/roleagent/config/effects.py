@@ -65,6 +65,11 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
         "the method compares with no mean of a group",
     ),
     (
+        "estimator.outcome_level",
+        lambda c: c.method not in ("ppo", "reinforce_pp", "distill"),
+        "the method compares no outcomes",
+    ),
+    (
         "loss.importance_cap loss.importance_mode",
         lambda c: c.loss.old_logprobs == "learner" or (c.loss.old_logprobs == "auto" and c.rollout.backend != "local"),
         "ratios start from the sampler's log-probabilities",

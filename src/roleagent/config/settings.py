@@ -311,6 +311,8 @@ class EstimatorOptions:
     gae_lambda: Share = 1.0  # of PPO: λ, in [0, 1]; 1: Monte Carlo returns
     alpha: Amount = 1.0  # weight of the trajectory advantage (Eq. 8)
     norm: Literal["std", "mean"] = "std"  # a comparison within a group in standard deviations, or as it is
+    outcome_level: Literal["trajectory", "turn"] = "trajectory"  # how often an episode counts in the mean and deviation
+    # of its group's outcomes (Eq. 1): once, or once per turn, as in verl-agent
     similarity: Text = "lcs"  # of a prediction and the state that came, and of states: lcs (longest common
     # subsequence, Eq. 4), difflib (as in the authors' code and GiGPO's), module:function
     similarity_threshold: Share = 0.0  # 0: states are the same by hash; otherwise at least so similar
@@ -383,6 +385,8 @@ class CriticConfig:
 
     lr: Rate = 5e-4  # peak; about 1e-5 for a pretrained backbone
     warmup: Count = 0  # iterations, the first ones, in which the critic learns and the policy does not
+    clip: Amount = 0.2  # how far a value may move from what it was before the iteration's updates, in units of reward;
+    # 0: no limit
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
@@ -391,6 +395,7 @@ class OptimConfig:
 
     lr: Rate = 5e-4  # peak; about 1e-6 for a pretrained backbone
     weight_decay: Amount = 0.01  # decoupled from the gradient
+    beta2: ShareBelow1 = 0.95  # of AdamW: how slowly the mean of squared gradients changes
     schedule: Literal["constant_then_linear", "constant", "linear", "cosine"] = "constant_then_linear"  # of the rate
     # (learners/engine/optimizer.py)
     warmup_steps: Count = 5  # updates over which the rate grows to its full height
