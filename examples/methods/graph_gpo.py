@@ -6,7 +6,8 @@ turn is worth 10·γ^d of the state that it leads to, and ten times its other re
 with all turns from the same state, and the trajectory's advantage is added as in Eq. 8. A state without a way to a
 success is one turn further away than the farthest that has one. So it is in the authors' code, where a success counts
 10, and so is γ = 0.1: a turn more is worth a tenth. More than eight turns from a success, differences are as small as
-the constant beside the deviation, and A^S fades.
+the constant beside the deviation, and A^S fades. Three turns from it a success is worth a thousandth, so a penalty of a
+tenth outweighs all else: it teaches harmless commands, and the task is lost (docs/results.md).
 
     python train.py --config configs/toy.yaml method=examples.methods.graph_gpo:GraphGPO
 """
@@ -49,9 +50,7 @@ class GraphGPO(Method):
             for turn, number in zip(trajectory.turns, row, strict=True)
         }
         episodes = group.trajectories
-        previous = (
-            self.estimator.options.failed_command_state == "previous"
-        )  # then a failure leads back to where it was
+        previous = self.estimator.options.failed_command_state == "previous"  # a failure leads back to where it was
         last = [self._end_of(one.turns[-1], previous) if one.turns else None for one in episodes]
         ends = [GOAL if one.success else known.get(state, -1) for one, state in zip(episodes, last, strict=True)]
         distance, gamma = distances(states, ends), self.estimator.options.gamma
