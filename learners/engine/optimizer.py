@@ -49,7 +49,7 @@ def rate(peak: float, schedule: str, share: float, steps: int, warmup: int) -> f
 
 
 def build_optimizer(
-    kind: str, model: torch.nn.Module, lr: float, weight_decay: float, beta2: float = 0.95, on_cpu: bool = False
+    kind: str, model: torch.nn.Module, lr: float, weight_decay: float, beta2: float, on_cpu: bool = False
 ) -> Any:
     """An optimizer over all parameters of ``model`` that are trained: adapters alone, where there are adapters.
 

@@ -327,7 +327,7 @@ def test_muon_has_the_matrices_between_embeddings_and_head(tied):
     model = qwen().model
     if not tied:
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
-    muon, adamw = build_optimizer("muon", TokenScorer(model), 1e-3, 0.0).parts
+    muon, adamw = build_optimizer("muon", TokenScorer(model), 1e-3, 0.0, 0.95).parts
     names = {id(weight): name for name, weight in model.named_parameters()}
     by_muon, others = ({names[id(w)] for group in part.param_groups for w in group["params"]} for part in (muon, adamw))
     assert {name.split(".")[-2] for name in by_muon} == {
