@@ -83,6 +83,9 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
         size: of generated rooms, ``"standard"``, ``"small"`` or ``"tiny"``.
         max_steps: steps until the episode is truncated, ≥ 1.
         games: keep only so many tasks of the split, of all types (:meth:`~roleagent.tasks.split.TaskSplit.first`).
+        grouping: what ``info["grouping_state"]`` is, by which turns are compared: ``"text"``, the last observation, as
+            published; or ``"world"``, a digest of the whole state, which has what the text does not show, such as the
+            object in hand. The native engine alone has it.
         generated_tasks: whether tasks of the grammar can be played, see
             :func:`~roleagent.envs.alfworld.task_grammar.task_grammar`; of the training split only.
         render_mode: ``"ansi"`` renders the last observation.
@@ -102,6 +105,7 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
         size: Literal["standard", "small", "tiny"] = "standard",
         max_steps: int = 50,
         games: int | None = None,
+        grouping: Literal["text", "world"] = "text",
         generated_tasks: bool = False,
         render_mode: str | None = None,
     ):
@@ -109,6 +113,10 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
             raise ValueError(f"unknown split {split!r} of {ENV_ID}; there are {', '.join(SPLITS)}")
         if engine not in ENGINES:
             raise ValueError(f"unknown engine {engine!r}; there are {' and '.join(ENGINES)}")
+        if grouping not in ("text", "world"):
+            raise ValueError(f"unknown grouping {grouping!r}; there are text and world")
+        if grouping == "world" and engine != "native":
+            raise ValueError("grouping='world' needs engine='native': TextWorld does not say what state it is in")
         if max_steps < 1 or (games is not None and games < 1):
             raise ValueError(f"max_steps and games must be at least 1, not {max_steps} and {games}")
         self.render_mode = check_render_mode(render_mode, self.metadata)
@@ -120,6 +128,7 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self._native = engine == "native"
+        self._by_world = grouping == "world"
         self._textworld: TextWorldEngine | None = None
         self._engine: Engine | None = None
         self._source: GameSource | None = None
@@ -139,6 +148,8 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
             explain_absence(self.folder, task_id)
         self._source = load_source(self.folder, self.task_split.require(task_id))
         self._engine = engine = self._start(self._source)
+        if self._by_world and not isinstance(engine, Simulator):
+            raise ValueError(f"{task_id} is played by TextWorld, which has no states: leave out grouping='world'")
         self._text = self._situation = engine.reset()
         self._steps = 0
         return self._text, self._info(True, {})
@@ -224,6 +235,9 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
             gymnasium.logger.warn(f"{reason}: TextWorld plays it, slowly")
         return textworld.load(source)
 
+    def _grouping_state(self) -> str:
+        return self._engine.state if self._by_world and isinstance(self._engine, Simulator) else self._situation
+
     def _info(self, valid: bool, rewards: dict[str, float]) -> dict[str, Any]:
         assert self._source is not None and self._engine is not None
         return {
@@ -235,7 +249,7 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
             "won": self._engine.won,
             "valid_action": valid,
             "state": self._text,
-            "grouping_state": self._situation,
+            "grouping_state": self._grouping_state(),
             "rewards": rewards,
         }
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
+from hashlib import blake2b
 from typing import Any
 
 from roleagent.envs.alfworld.engine.game import Game
@@ -62,6 +63,11 @@ class Simulator:
         verb, _, rest = command.strip().partition(" ")
         action = _ACTIONS.get(verb)
         return (action(self, verb, rest) if action else None) or NOTHING
+
+    @property
+    def state(self) -> str:
+        """A digest of all facts: equal where the world is, whatever led there and whatever the last answer says."""
+        return blake2b(repr(sorted(map(repr, self.facts))).encode(), digest_size=8).hexdigest()
 
     @property
     def admissible_commands(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 import re
 
+import gymnasium
 import pytest
 
 from roleagent.envs.alfworld.engine.game import Game, GameSource
@@ -169,3 +170,22 @@ def test_admissible_commands_are_sorted_as_text_and_all_do_something():
 def test_games_that_it_cannot_play(change, message):
     with pytest.raises(UnknownGameVersion, match=message):
         game(KITCHEN.replace(*change, 1) if change[0] != "(exists (?o - object)" else KITCHEN.replace(*change))
+
+
+def test_turns_are_grouped_by_the_world_where_its_text_does_not_show_it():
+    """With and without the plate in hand the text at the fridge is the same, and what to do there is not."""
+    task = "pick_cool_then_place_in_recep-Plate-None-CounterTop-34/gen_tiny_003022"
+    take = ["go to countertop 1", "take plate 1 from countertop 1"]
+
+    def states(grouping, *commands):
+        env = gymnasium.make("RoleAgent/ALFWorld-v0", data_dir="generated", size="tiny", grouping=grouping)
+        infos = [env.reset(options={"task_id": task})[1], *(env.step(command)[-1] for command in commands)]
+        return [info["grouping_state"] for info in infos]
+
+    assert states("text", "go to fridge 1")[-1] == states("text", *take, "go to fridge 1")[-1]
+    assert states("world", "go to fridge 1")[-1] != states("world", *take, "go to fridge 1")[-1]
+    there_and_back = states("world", "look", "go to fridge 1", "go to microwave 1", "go to fridge 1", "no such command")
+    assert there_and_back[0] == there_and_back[1]
+    assert there_and_back[2] == there_and_back[4] == there_and_back[5] != there_and_back[3]
+    with pytest.raises(ValueError, match="needs engine='native'"):
+        gymnasium.make("RoleAgent/ALFWorld-v0", data_dir="generated", grouping="world", engine="textworld")
