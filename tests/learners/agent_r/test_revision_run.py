@@ -96,7 +96,7 @@ def test_a_run_searches_splices_imitates_and_measures(whole):
         assert after["n"] == 5 and after["policy_version"] > 0
     logged = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     revised = [row for row in logged if row["stage"] == "revise"]
-    assert [row["revision"] for row in revised if "success" in row] == [1, 2]
+    assert [row["revision"] for row in revised if "held_out_success" in row] == [1, 2]
     assert any(row.get("revision_loss", 0) > 0 for row in revised)
     assert len({row["step"] for row in revised}) == len(revised)
 
