@@ -20,6 +20,7 @@ from roleagent.agents.evaluation.statistics import Estimate
 from roleagent.commands import nearest
 from roleagent.config import ConfigError
 from roleagent.config.settings import EnvConfig
+from roleagent.curricula import suite
 from roleagent.curricula.library import FailureLibrary
 from roleagent.experiments.plan import SUCCESS, Branch, Evaluation, Plan
 from roleagent.experiments.runs import begun_at, iterations_of
@@ -446,10 +447,7 @@ def partings(first: ArmRuns, second: ArmRuns) -> list[Parting]:
             iterations, other = int(file.stem.rpartition("-")[2]) - at, folders[1] / file.name
             if iterations < 1 or not other.exists():
                 continue
-            records = (json.loads(path.read_text(encoding="utf-8"))["records"] for path in (file, other))
-            ours, theirs = (
-                {row["task_id"]: row["won"] for row in rows if row["stop_reason"] != "error"} for rows in records
-            )
+            ours, theirs = (suite.outcomes(json.loads(path.read_text(encoding="utf-8"))) for path in (file, other))
             gaps = np.array([float(theirs[task]) - float(ours[task]) for task in ours if task in theirs])
             if not gaps.size:
                 continue
