@@ -8,7 +8,7 @@ from typing import Any
 
 from roleagent.agents.evaluation.comparison import EvalRecords, compare_all
 from roleagent.agents.evaluation.records import Record, RecordFile
-from roleagent.agents.evaluation.statistics import result_rows, spending
+from roleagent.agents.evaluation.statistics import result_rows, signed, spending
 from roleagent.config import ConfigError
 from roleagent.learners.run.display import Display
 from roleagent.tasks.split import split_text
@@ -49,11 +49,13 @@ def report(
     if len(summary["by_type"]) > 1:
         display.say(f"mean of the task types: {summary['macro']:.1%}")
     if repeats:
-        low, high = repeats["interval"]
         each = ", ".join(f"{share:.1%}" for share in repeats["success"])
+        over = ""
+        if repeats["interval"]:
+            low, high = repeats["interval"]
+            over = f", 95 % interval over repeats [{low:.1%}, {high:.1%}]"
         display.say(
-            f"repeats: {each}; mean {repeats['mean']:.1%}, standard deviation {100 * repeats['std']:.1f} points, "
-            f"95 % interval over repeats [{low:.1%}, {high:.1%}]"
+            f"repeats: {each}; mean {repeats['mean']:.1%}, standard deviation {100 * repeats['std']:.1f} points{over}"
         )
         courses = {(record.task_id, record.won, record.steps) for record in records}
         if summary["success"] and len(courses) == len({record.task_id for record in records}):
@@ -135,16 +137,16 @@ def report_comparison(display: Display, result: Mapping[str, Any]) -> None:
     for name, (a, b) in result["differs"].items():
         display.warn(f"not the same on both sides: {name} (A: {', '.join(a)}; B: {', '.join(b)})")
     if result["left_out"]:
-        display.warn(f"{result['left_out']} tasks have no outcome on one side and are left out")
+        display.warn(f"{result['left_out']} tasks have no outcome in one of the files and are left out")
     display.table(
         "A minus B, with 95 % bootstrap intervals over tasks",
         ["", "n", "A", "B", "A − B", "only A : only B\nwon (McNemar)"],
         comparison_rows(result),
     )
     if seeds := result["seeds"]:
-        low, high = seeds["interval"]
+        low, high = (signed(100 * bound, 1) for bound in seeds["interval"])
         display.say(
-            f"A minus B over seeds: {100 * seeds['difference']:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}]"
+            f"A minus B over seeds: {100 * seeds['difference']:+.1f} points [{low}, {high}]"
             f"{' (paired by run)' if seeds['paired'] else ''}"
         )
 
@@ -170,6 +172,6 @@ def _row(label: str, cell: Mapping[str, Any], scale: float = 100.0, sign: str = 
         str(cell["tasks"]),
         f"{scale * cell['first']:.1f}{sign}",
         f"{scale * cell['second']:.1f}{sign}",
-        f"{scale * cell['difference']:+.1f} [{low:+.1f}, {high:+.1f}]",
+        f"{scale * cell['difference']:+.1f} [{signed(low, 1)}, {signed(high, 1)}]",
         split,
     ]

@@ -30,7 +30,7 @@ def run_table(options: argparse.Namespace) -> str:
     """
     rows = _rows([EvalRecords.read(path) for path in dict.fromkeys(options.records)])
     for name, *paths in options.row:
-        rows.setdefault(name, []).extend(EvalRecords.read(user_path(path)) for path in paths)
+        rows.setdefault(name, []).extend(EvalRecords.read(path) for path in dict.fromkeys(map(user_path, paths)))
     if not any(rows.values()):
         raise ConfigError("name record files, or a row and its record files after --row")
     return agent_table(rows, options.format)

@@ -141,16 +141,20 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
 
     Returns:
         ``task_split``; ``first`` and ``second``, the files; ``difference``, in words; ``differs``: settings that are
-        not the same, with both values; ``left_out``: tasks without an outcome on a side; ``success`` over all tasks,
+        not the same, with both values; ``left_out``: tasks without an outcome in a file; ``success`` over all tasks,
         ``by_type``, and ``steps`` and the ``metrics`` that both sides have, each with ``tasks``, both values, the
         ``difference`` (first minus second) and its ``interval``; of success also ``only_first``, ``only_second`` and
         McNemar's ``p`` where each task was played once; ``seeds``: the difference and its interval over
-        evaluations, where both sides have several (``paired``: the same runs in the same order, measured twice);
+        evaluations, where both sides have several (``paired``: the same runs, measured twice);
         ``at_k``: ``pass@k`` and ``pass^k`` for each ``k``, where both sides played tasks repeatedly.
 
     Raises:
-        ValueError: they were not measured on the same tasks, or with other data.
+        ValueError: they were not measured on the same tasks, or with other data; a file is named twice on a side.
     """
+    for side in (first, second):
+        files = [one.path.resolve() for one in side]
+        if twice := next((one.path for one, file in zip(side, files, strict=True) if files.count(file) > 1), None):
+            raise ValueError(f"{twice} is named twice: a side's files are different seeds")
     task_split = first[0].task_split
     for other in (*first, *second):
         if other.task_split != task_split:
@@ -160,9 +164,10 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
             )
     sides = [by_task(side) for side in (first, second)]
     each = [[by_task([one]) for one in side] for side in (first, second)]
-    common = [task_id for task_id in sides[0] if task_id in sides[1]]
+    # A task that one file lacks would have the mean of other seeds there, and the difference that of the seeds.
+    common = [task_id for task_id in sides[0] if all(task_id in played for side in each for played in side)]
     if not common:
-        raise ValueError(f"{first[0].path} and {second[0].path} have no task in common")
+        raise ValueError(f"no task has an outcome in {' and in '.join(str(one.path) for one in (*first, *second))}")
     by_type: dict[str, list[str]] = defaultdict(list)
     for task_id in common:
         for name in levels(sides[0][task_id][0].task_type):
@@ -178,7 +183,7 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
 
     def of_task(side: Sequence[Mapping[str, Sequence[Record]]], task: str, value: Callable[[Record], float]) -> float:
         """The mean over a side's evaluations, whose policies differ, however often each played the task."""
-        return float(np.mean([np.mean([*map(value, played[task])]) for played in side if task in played]))
+        return float(np.mean([np.mean([*map(value, played[task])]) for played in side]))
 
     def cell(tasks: Sequence[str], value: Callable[[Record], float]) -> dict[str, Any]:
         return _paired([[of_task(side, task, value) for side in each] for task in tasks], rng)
@@ -282,12 +287,15 @@ def by_task(side: Sequence[EvalRecords]) -> dict[str, list[Record]]:
 
 
 def _over_seeds(first: Sequence[EvalRecords], second: Sequence[EvalRecords], common: set[str]) -> dict[str, Any] | None:
+    # One run before and after: its seed is the same on both sides.
+    folders = [[one.path.resolve().parent for one in side] for side in (first, second)]
+    paired = sorted(folders[0]) == sorted(folders[1]) and len({*folders[0]}) == len(first)
+    if paired:
+        second = [second[folders[1].index(folder)] for folder in folders[0]]
     shares = [
         [float(np.mean([r.won for r in one.records if r.sound and r.task_id in common])) for one in side]
         for side in (first, second)
     ]
-    # One run before and after: its seed is the same on both sides.
-    paired = [one.path.parent for one in first] == [one.path.parent for one in second] and _own_folders(first)
     if paired:
         found = statistics.spread(np.subtract(*shares))
     else:
@@ -302,10 +310,6 @@ def _over_seeds(first: Sequence[EvalRecords], second: Sequence[EvalRecords], com
         "interval": interval,
         "paired": paired,
     }
-
-
-def _own_folders(side: Sequence[EvalRecords]) -> bool:
-    return len({one.path.parent for one in side}) == len(side)
 
 
 def _differences(first: Sequence[EvalRecords], second: Sequence[EvalRecords]) -> dict[str, list[Any]]:

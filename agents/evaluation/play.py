@@ -326,7 +326,7 @@ def agent_attempts(
     def one_by_one(agent: Agent) -> Iterator[Record]:
         pool = EnvPool(lambda: env_split.base)
         for attempt in attempts:
-            stream = np.random.default_rng([seed + attempt.repeat, places[attempt.task_id]])
+            stream = np.random.default_rng([seed, places[attempt.task_id], attempt.repeat])
             rng.bit_generator.state = stream.bit_generator.state
             yield from play_agents(lambda: agent, pool, [attempt], 1, keep, progress)
 
@@ -423,7 +423,7 @@ def _batches(
             part = task_ids[start : start + size]
             if missing.isdisjoint(Attempt(repeat, task_id) for task_id in part):
                 continue
-            policy.reseed(int(np.random.default_rng([seed + repeat, start]).integers(2**62)))
+            policy.reseed(int(np.random.default_rng([seed, start, repeat]).integers(2**62)))
             policy.clear_cache()  # a cached prefix may differ in rounding
             yield repeat, part
 

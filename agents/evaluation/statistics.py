@@ -104,7 +104,11 @@ def _variance_of_mean(deviations: npt.NDArray[np.float64], task: Numbers) -> tup
 
 
 def difference(values: Numbers, rng: np.random.Generator, draws: int = 10_000, shares: bool = True) -> Estimate:
-    """The mean of paired differences, with the bootstrap's percentile interval over tasks.
+    """The mean of paired differences, with the bootstrap's expanded percentile interval over tasks.
+
+    The percentiles alone are those of the normal distribution with a variance that is too small by 1/T; both sides are
+    stretched as Student's interval is longer than that one (Hesterberg 2015, "What teachers should know about the
+    bootstrap"): by 1 % for 200 tasks and by 22 % for ten.
 
     Differences of less than :data:`FEW` tasks, or that are all alike, have nothing to draw from. The interval of shares
     is then Bonett's and Price's (2012): that of the normal distribution, with one task more that was gained, and one
@@ -144,8 +148,23 @@ def difference(values: Numbers, rng: np.random.Generator, draws: int = 10_000, s
         else:
             drawn = numbers[rng.integers(numbers.size, size=(some, numbers.size))].mean(axis=1)
         means.append(drawn)
-    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
-    return Estimate(float(numbers.mean()), float(low), float(high))
+    value, tasks = float(numbers.mean()), numbers.size
+    stretched = student(tasks - 1) / 1.96 * math.sqrt(tasks / (tasks - 1))
+    low, high = value + stretched * (np.quantile(np.concatenate(means), [0.025, 0.975]) - value)
+    least, most = (-1.0, 1.0) if shares else (-math.inf, math.inf)
+    return Estimate(value, max(least, float(low)), min(most, float(high)))
+
+
+def signed(bound: float, digits: int) -> str:
+    """A bound of an interval with its sign; where it would read 0 and is not, with more digits: a reader must see
+    whether an interval excludes 0.
+
+    >>> signed(4.98, 1), signed(0.016, 1), signed(-0.4, 0), signed(0.0, 0)
+    ('+5.0', '+0.02', '-0.4', '+0')
+    """
+    while round(bound, digits) == 0 and abs(bound) > 1e-9:
+        digits += 1
+    return f"{bound:+.{digits}f}"
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
@@ -165,20 +184,22 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 
 def spread(values: Numbers) -> Estimate | None:
-    """The mean over repeats or seeds with Student's interval; None for less than two.
+    """The mean over repeats or seeds with Student's interval; None for less than two, or where all are equal: a few
+    equal values do not say that others would be.
 
     >>> [round(x, 2) for x in spread([35.0, 31.5, 52.0])]
     [39.5, 12.26, 66.74]
     """
     numbers = np.asarray(values, float)
-    if numbers.size < 2:
+    if numbers.size < 2 or _alike(numbers):
         return None
     half = student(numbers.size - 1) * float(numbers.std(ddof=1)) / math.sqrt(numbers.size)
     return Estimate(float(numbers.mean()), float(numbers.mean()) - half, float(numbers.mean()) + half)
 
 
 def spread_difference(first: Numbers, second: Numbers) -> Estimate | None:
-    """The difference of two means over seeds (first minus second), by Welch; None where a side has less than two.
+    """The difference of two means over seeds (first minus second), by Welch; None where a side has less than two, or
+    where neither varies.
 
     >>> [round(x, 3) for x in spread_difference([3.0, 4.0, 5.0], [1.0, 2.0, 3.0])]
     [2.0, -0.267, 4.267]
@@ -186,13 +207,17 @@ def spread_difference(first: Numbers, second: Numbers) -> Estimate | None:
     a, b = np.asarray(first, float), np.asarray(second, float)
     if min(a.size, b.size) < 2:
         return None
-    gap = float(a.mean() - b.mean())
-    if not (np.ptp(a) or np.ptp(b)):
-        return Estimate(gap, gap, gap)
+    if _alike(a) and _alike(b):
+        return None
     from scipy import stats  # here: it takes half a second
 
     interval = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
-    return Estimate(gap, float(interval.low), float(interval.high))
+    return Estimate(float(a.mean() - b.mean()), float(interval.low), float(interval.high))
+
+
+def _alike(numbers: npt.NDArray[np.float64]) -> bool:
+    """Whether values differ by rounding alone."""
+    return bool(np.ptp(numbers) <= 1e-12 * max(1.0, float(np.abs(numbers).max())))
 
 
 def student(freedom: float, tail: float = 0.025) -> float:
@@ -223,8 +248,8 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
         ``invalid`` commands, ``metrics`` (``mean`` and ``interval`` by name), the mean ``prediction`` or None, and
         ``behavior`` (as ``metrics``; None without a policy's episodes), all of it over all episodes; ``by_type``
         likewise, and ``macro``, the mean of the types' success; ``repeats`` (each one's ``success``, their ``mean``,
-        ``std`` and ``interval``) or None for a single one; ``at_k`` (:func:`at_k`); ``by_trial``, the shares won within
-        1, 2, … trials, or None.
+        ``std`` and ``interval``, None where all are equal) or None for a single one; ``at_k`` (:func:`at_k`);
+        ``by_trial``, the shares won within 1, 2, … trials, or None.
     """
     sound = [record for record in records if record.sound]
     by_type: dict[str, list[Record]] = defaultdict(list)
@@ -292,7 +317,10 @@ def _part(records: Sequence[Record], measured: Mapping[str, Collection[Environme
 
 
 def _metric(values: Sequence[float], tasks: Sequence[str]) -> dict[str, Any]:
-    found = mean(values, tasks)
+    return _cell(mean(values, tasks))
+
+
+def _cell(found: Estimate) -> dict[str, Any]:
     return {"mean": found.value, "interval": [found.low, found.high] if np.isfinite(found.low) else None}
 
 
@@ -306,11 +334,11 @@ def _repeats(records: Sequence[Record]) -> dict[str, Any] | None:
     for record in records:
         by_repeat[record.repeat].append(record.won)
     success = [_mean(by_repeat[repeat]) for repeat in sorted(by_repeat)]
-    found = spread(success)
-    if found is None:
+    if len(success) < 2:
         return None
-    std = float(np.std(success, ddof=1))
-    return {"success": success, "mean": found.value, "std": std, "interval": [found.low, found.high]}
+    found = spread(success)
+    interval = [max(0.0, found.low), min(1.0, found.high)] if found else None
+    return {"success": success, "mean": _mean(success), "std": float(np.std(success, ddof=1)), "interval": interval}
 
 
 def at_k(records: Sequence[Record]) -> list[dict[str, Any]] | None:
@@ -334,8 +362,12 @@ def at_k(records: Sequence[Record]) -> list[dict[str, Any]] | None:
     for k in ks(max(map(len, by_task.values()), default=0)):
         names = [name for name, won in by_task.items() if len(won) >= k]
         chances = [pass_chances(by_task[name], k) for name in names]
-        some, every = (_metric([chance[part] for chance in chances], names) for part in (0, 1))
-        rows.append({"k": k, "tasks": len(names), "pass@k": some, "pass^k": every})
+        # k episodes say of a rare event what one draw does, however little the tasks' chances differ.
+        draws = float(sum(len(by_task[name]) // k for name in names))
+        some, every = (
+            _wilson_over_tasks(np.array([chance[part] for chance in chances]), names, draws) for part in (0, 1)
+        )
+        rows.append({"k": k, "tasks": len(names), "pass@k": _cell(some), "pass^k": _cell(every)})
     return rows or None
 
 

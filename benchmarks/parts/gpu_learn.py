@@ -28,6 +28,7 @@ import numpy as np
 
 from roleagent.agents.evaluation.comparison import EvalRecords, by_task, compare
 from roleagent.agents.evaluation.statistics import rate as rate_of
+from roleagent.agents.evaluation.statistics import signed
 from roleagent.files import Lock, drop_torn_line, write_whole
 from roleagent.timer import ROLLOUT
 
@@ -667,7 +668,7 @@ def points(found: Mapping[str, Any]) -> str:
     '+10.0 [+2, +18]'
     """
     low, high = found["interval"]
-    return f"{100 * found['difference']:+.1f} [{100 * low:+.0f}, {100 * high:+.0f}]"
+    return f"{100 * found['difference']:+.1f} [{signed(100 * low, 0)}, {signed(100 * high, 0)}]"
 
 
 def named(seeds: list[str]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from roleagent.tasks.split import wilson
+from roleagent.agents.evaluation.statistics import rate
 
 Row = Mapping[str, Any]
 """A reply, as ``thoughts.py`` keeps it."""
@@ -58,6 +58,8 @@ def summarize(states: Sequence[Sequence[Row]]) -> dict[str, Any]:
         return round(float(np.mean([row[name] for row in chosen])), 3) if chosen else None
 
     quality = [row["steps_before"] - row["steps_after"] for row in rows]
+    state = [number for number, replies in enumerate(states) for _ in replies]
+    well_formed = rate([row["error"] is None for row in rows], state)
     return {
         "states": len(states),
         "replies": len(rows),
@@ -66,8 +68,8 @@ def summarize(states: Sequence[Sequence[Row]]) -> dict[str, Any]:
         "score_given_command": round(
             float(np.sqrt(np.mean([np.var([row["score"] for row in group]) for group in alike for _ in group]))), 3
         ),
-        "well_formed": len(read) / len(rows),
-        "well_formed_interval": [round(bound, 3) for bound in wilson(len(read), len(rows))],
+        "well_formed": well_formed.value,
+        "well_formed_interval": [round(bound, 3) for bound in well_formed[1:]],
         "valid": sum(map(len, valid)) / len(rows),
         "cut": mean("cut"),
         "score": mean("score"),

@@ -93,17 +93,17 @@ def failures_of(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{len(errors)} of {len(rows)} trees failed, the first with {errors[0]}" if errors else ""
 
 
-def sentence_of(iteration: int, summary: Mapping[str, float]) -> str:
+def sentence_of(iteration: int, summary: Mapping[str, float], imitates: bool) -> str:
     """What an iteration found, for the display.
 
     >>> found = {"trees": 8, "without_good_share": 0.25, "pairs": 9, "splices": 6, "false_splice_share": 0.5}
-    >>> sentence_of(2, {**found, "examples_good": 5, "examples_revision": 3})
+    >>> sentence_of(2, {**found, "examples_good": 5, "examples_revision": 3}, imitates=True)
     'iteration 2: 8 trees, 25% without a good leaf; 9 pairs, 6 splices, 50% of them false; imitates 5 good, 3 revised'
     """
     trees = summary["trees"] - summary.get("failed_trees", 0)  # of which the share is
     text = f"iteration {iteration}: {trees:.0f} trees, {summary['without_good_share']:.0%} without a good leaf"
     text += f"; {summary.get('pairs', 0):.0f} pairs"
-    if summary.get("examples_pair"):
+    if not imitates:  # ETO
         return f"{text}, prefers the good path of {summary['examples_pair']:.0f}"
     text += f", {summary.get('splices', 0):.0f} splices, {summary['false_splice_share']:.0%} of them false"
     return f"{text}; imitates {summary['examples_good']:.0f} good, {summary['examples_revision']:.0f} revised"
@@ -269,7 +269,7 @@ def collect(run: Run, sampler: RankSampler, iteration: int) -> list[Example]:
             run.progress.counters[name] = run.progress.counters.get(name, 0.0) + number
         summary = {**counts, **shares_of(counts, examples)}
         run.ranks.once(lambda: run.folder.write_json(f"{_name(iteration)}.json", summary))
-        run.display.say(sentence_of(iteration, summary))
+        run.display.say(sentence_of(iteration, summary, run.method.imitates))
         run.progress.searched, run.progress.began = iteration, run.progress.step
     if not examples:
         reason = f"iteration {iteration} has nothing to learn from: {_why_empty(run.config, rows)}"

@@ -14,7 +14,7 @@ import numpy as np
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.evaluation.comparison import EvalRecords, by_task, compare
 from roleagent.agents.evaluation.play import evaluate_policy
-from roleagent.agents.evaluation.statistics import Estimate, summarize
+from roleagent.agents.evaluation.statistics import Estimate, signed, summarize
 from roleagent.agents.policies.protocol import Policy
 from roleagent.config import ConfigError
 from roleagent.curricula.suite import Suite, evaluations, outcomes
@@ -257,8 +257,8 @@ def show(run: Run, found: Mapping[str, dict[str, Any]], gains: Mapping[str, Esti
         bottom, top = start["interval"]
         reached.append(f"{start['success']:.1%}{how} ({bottom:.0%} to {top:.0%})")
         points = "" if changed else " points"
-        changed.append(f"{100 * added:+.1f}{points}{how} ({100 * low:+.0f} to {100 * high:+.0f})")
-    learned = "imitation" if run.config.warmstart.episodes else "start"
+        changed.append(f"{100 * added:+.1f}{points}{how} ({signed(100 * low, 0)} to {signed(100 * high, 0)})")
+    learned = "imitation" if run.config.warmstart.episodes and not run.config.policy.path else "start"
     display.say("what each stage brought, with 95 % intervals:")
     display.say(f"{learned:<13}  {', '.join(reached)}")
     display.say(f"{run.method.label:<13}  {', '.join(changed)}")

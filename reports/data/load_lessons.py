@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from roleagent.agents.evaluation.statistics import student
 from roleagent.reports.data.load_trajectories import TrajectoryReader, complete
 from roleagent.reports.data.run_schema import LessonUse
 
@@ -32,7 +36,8 @@ def summarize_lessons(episodes: Iterable[tuple[int, Mapping[str, Any]]]) -> list
     """The lessons that episodes read: first ``""``, any lesson, then each; None if there was none.
 
     Success with and without a lesson is compared among episodes of the same iteration and task type, by the number of
-    those with it. Lessons go to tasks that are like earlier failures, so without ``lessons.share`` the two differ in
+    those with it. The difference has Student's interval over these pairs of iteration and type, since episodes of one
+    task are alike. Lessons go to tasks that are like earlier failures, so without ``lessons.share`` the two differ in
     more than the lesson.
 
     Args:
@@ -56,6 +61,7 @@ def _use(lesson: str, own: _Count, everything: _Count, tasks: int) -> LessonUse:
     compared = {s: n for s in strata if (n := _episodes(own, s)) < _episodes(everything, s)}
     total = sum(compared.values())
     without = {s: (everything[s, True] - own[s, True]) / (_episodes(everything, s) - n) for s, n in compared.items()}
+    gaps = {s: own[s, True] / n - without[s] for s, n in compared.items()}
     return {
         "lesson": lesson,
         "episodes": own.total(),
@@ -64,7 +70,18 @@ def _use(lesson: str, own: _Count, everything: _Count, tasks: int) -> LessonUse:
         "compared": total,
         "success_with": sum(own[s, True] for s in compared) / total if total else None,
         "success_without": sum(n * without[s] for s, n in compared.items()) / total if total else None,
+        "interval": _interval([*gaps.values()], [*compared.values()]),
     }
+
+
+def _interval(gaps: Sequence[float], weights: Sequence[int]) -> tuple[float, float] | None:
+    """Student's interval of a weighted mean; None for less than two values."""
+    if len(gaps) < 2:
+        return None
+    size, center = len(gaps), float(np.average(gaps, weights=weights))
+    deviations = np.multiply(weights, np.subtract(gaps, center)) / sum(weights)
+    half = student(size - 1) * math.sqrt(size / (size - 1) * float(deviations @ deviations))
+    return max(-1.0, center - half), min(1.0, center + half)
 
 
 def _episodes(counts: _Count, stratum: _Stratum) -> int:

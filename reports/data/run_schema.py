@@ -194,6 +194,7 @@ class LessonUse(TypedDict):
     compared: int  # those with others of their iteration and task type that did not read it
     success_with: float | None  # of the compared ones
     success_without: float | None  # of the others, weighted by the compared ones
+    interval: tuple[float, float] | None  # of their difference
 
 
 class Gain(TypedDict):

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from roleagent.agents.evaluation.statistics import signed
 from roleagent.config import Config
 from roleagent.learners.method import known_class, known_method
 from roleagent.learners.run.metrics import (
@@ -238,7 +239,9 @@ def evidence(log: Log) -> Iterator[Finding]:
     whole = log.gain["all"] if log.gain else {"interval": (1.0, 1.0)}
     low, high = whole["interval"]
     if low <= 0 <= high and (high - low) / 2 > SMALL_GAIN:
-        needed = math.ceil(whole["tasks"] * ((high - low) / 2 / SMALL_GAIN) ** 2)
+        # With a power of 80 %, as detectable differences elsewhere: an interval that is as wide as the gain excludes 0
+        # in half of the runs.
+        needed = math.ceil(whole["tasks"] * ((1 + 0.84 / 1.96) * (high - low) / 2 / SMALL_GAIN) ** 2)
         text = f"{whole['tasks']} tasks cannot show a gain of {100 * SMALL_GAIN:g} points; about {needed} can"
         limited = any(one.env.eval_tasks for one in log.config.environments.values())
         option = (
@@ -328,7 +331,7 @@ def _outcome(log: Log) -> Finding:
 
 def _points(cell: Mapping[str, Any]) -> str:
     low, high = (100 * bound for bound in cell["interval"])
-    return f"{100 * cell['difference']:+.1f} points ({low:+.1f} to {high:+.1f})"
+    return f"{100 * cell['difference']:+.1f} points ({signed(low, 1)} to {signed(high, 1)})"
 
 
 def _at_start(log: Log, name: str) -> float:

@@ -8,7 +8,7 @@ function described(chart, name, lines, marks) {
     const name = line.name ? `${line.name}: ` : "";
     return `${name}${say(values[0])} at first, ${say(values.at(-1))} at last, ${range}`;
   });
-  const measured = marks.map((mark) => `${say(mark.y)} held out at iteration ${mark.step}`);
+  const measured = marks.map((mark) => `${say(mark.y)} held out at ${chart.axis} ${mark.step}`);
   return `${name}: ${[...along, ...measured].join("; ")}`;
 }
 
@@ -39,7 +39,7 @@ function numbersOf(all, chart) {
   const steps = [...new Set(columns.flatMap(([, values]) => [...values.keys()]))].sort((a, b) => a - b);
   return table(
     [chart.title, chart.unit].filter(Boolean).join(", "),
-    [[chart.own ? "Update" : "Iteration", true], ...columns.map(([name]) => [name, true])],
+    [[chart.axis === "update" ? "Update" : "Iteration", true], ...columns.map(([name]) => [name, true])],
     steps.map((step) => [
       String(step),
       ...columns.map(([, values]) => (known(values.get(step)) ? say(values.get(step)) : "")),
@@ -193,10 +193,12 @@ function drawCurves(board, series) {
     },
     { rootMargin: "300px" },
   );
+  const axis = (chart) => (chart.own || runs.some(byUpdate) ? "update" : "iteration");
   const groups = CHARTS.map(([title, id, charts, lead]) => {
     // A title may occur in several groups, and two names may be written alike: the key is the chart's own.
     const keyed = (typeof charts === "string" ? NAMED[charts](runs) : charts).map((chart, at) => ({
       ...chart,
+      axis: axis(chart),
       key: `${id}/${chart.name ?? at}`,
     }));
     const drawn = keyed.filter(

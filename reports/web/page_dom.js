@@ -27,6 +27,8 @@ function number(value, digits = 2) {
 
 function signed(value, digits = 2) {
   if (!known(value)) return "–";
+  // A bound that is not 0 does not read 0: whether an interval excludes 0 must be seen.
+  while (Number(value.toFixed(digits)) === 0 && Math.abs(value) > 1e-9) digits += 1;
   const text = number(value, digits);
   return value > 0 && Number(value.toFixed(digits)) !== 0 ? `+${text}` : text;
 }

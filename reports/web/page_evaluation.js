@@ -11,10 +11,13 @@ function evaluationsOf(run) {
     .sort((a, b) => rank(a[0]) - rank(b[0]) || a[1] - b[1]);
 }
 
-// Where an iteration is on the axis of the training curves: Agent-R's has a step for each update.
+// Whether the axis of the training curves has a step for each update, as Agent-R's, and not for each iteration.
+const byUpdate = (run) => Boolean(run.training.values.revision);
+
+// Where an iteration is on that axis.
 function stepOf(run, iteration) {
   const { step, values } = run.training;
-  return values.revision ? (step[values.revision.lastIndexOf(iteration)] ?? 0) : iteration;
+  return byUpdate(run) ? (step[values.revision.lastIndexOf(iteration)] ?? 0) : iteration;
 }
 
 function firstAndLast(run) {

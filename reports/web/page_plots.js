@@ -157,7 +157,7 @@ function layout(chart, span, top) {
       hoverformat: "d",
       nticks: 6,
       dtick: span && span[1] - span[0] < 7 ? 1 : undefined,
-      unifiedhovertitle: { text: chart.own ? "update %{x}" : "iteration %{x}" },
+      unifiedhovertitle: { text: `${chart.axis} %{x}` },
     },
     shapes: chart.band
       ? [

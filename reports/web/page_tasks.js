@@ -102,7 +102,16 @@ function lessonsOf(run) {
   const share = (value) => (known(value) ? percent(value) : "–");
   return table(
     "Lessons by the number of episodes that read them",
-    [["Lesson"], ["Episodes", true], ["Tasks", true], ["Success", true], ["Compared", true], ["With", true], ["Without", true]],
+    [
+      ["Lesson"],
+      ["Episodes", true],
+      ["Tasks", true],
+      ["Success", true],
+      ["Compared", true],
+      ["With", true],
+      ["Without", true],
+      ["Difference in points", true],
+    ],
     run.lessons.map((use) => [
       use.lesson === "" ? el("strong", null, "any lesson") : use.lesson,
       String(use.episodes),
@@ -111,6 +120,7 @@ function lessonsOf(run) {
       String(use.compared),
       share(use.success_with),
       share(use.success_without),
+      pointsInterval(use.interval) || "–",
     ]),
   );
 }

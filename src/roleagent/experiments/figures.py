@@ -25,6 +25,7 @@ from roleagent.curricula.library import FailureLibrary
 from roleagent.experiments.plan import SUCCESS, Branch, Evaluation, Plan
 from roleagent.experiments.runs import begun_at, iterations_of
 from roleagent.learners.run.folder import read_config
+from roleagent.learners.run.metrics import partial_correlation
 from roleagent.reports.data.load_trajectories import TrajectoryReader
 from roleagent.tasks.split import is_of, levels
 from roleagent.timer import PARTS
@@ -389,8 +390,8 @@ class Spread(NamedTuple):
 def spreads(first: ArmRuns, second: ArmRuns, evaluation: Evaluation, measure: str = SUCCESS) -> list[Spread]:
     """The variation of the second arm over the first: of pairs, and of the same forks put together in other ways.
 
-    Two forks of different runs share nothing but the iteration: so much would arms vary that were trained apart from
-    the start, and have differed since the checkpoint alone.
+    Two forks of different runs share nothing but the iteration: so much would arms vary that have warm starts of their
+    own, and have differed since the checkpoint alone.
     """
     reached = []
     for arm in (first, second):
@@ -510,8 +511,9 @@ def concerned(records: Sequence[Record], measure: str) -> list[Record]:
 
 
 def detectable(gaps: Sequence[float]) -> float | None:
-    """The true difference that a paired t test at 5 % detects with a power of about 80 %; None for a single seed."""
-    if len(gaps) < 2:
+    """The true difference that a paired t test at 5 % detects with a power of about 80 % (77 % with three seeds); None
+    where the gaps have no :func:`~roleagent.agents.evaluation.statistics.spread`."""
+    if statistics.spread(gaps) is None:
         return None
     freedom = len(gaps) - 1
     quantiles = statistics.student(freedom) + statistics.student(freedom, tail=0.2)
@@ -521,24 +523,31 @@ def detectable(gaps: Sequence[float]) -> float | None:
 def prediction_correlation(arm: ArmRuns, evaluation: Evaluation) -> dict[str, Any] | None:
     """Correlation of an episode's mean prediction score and the arm's measure; point-biserial for success.
 
+    Both are taken as deviations from the mean of their seed: policies that win more often may predict better, too, and
+    that says nothing of an episode.
+
     Returns:
         ``n`` episodes; ``r`` with a bootstrap interval over tasks; ``above`` and ``below``, the mean scores of episodes
         above and not above the mean of the measure (for success: won and lost). None if scores or outcomes do not vary.
     """
-    records = [r for r in concerned(arm.records(evaluation), arm.measure) if r.prediction is not None]
+    by_seed = [
+        [r for r in concerned(one.records, arm.measure) if r.sound and r.prediction is not None]
+        for one in arm.measured(evaluation)
+    ]
+    records = [record for own in by_seed for record in own]
     came_to = np.array([outcome(record, arm.measure) for record in records])
     scores = np.array([record.prediction for record in records], float)
-    if len(records) < 3 or came_to.std() == 0 or scores.std() == 0:
+    seeds = np.repeat(np.arange(len(by_seed)), [*map(len, by_seed)])
+    r = partial_correlation(scores, came_to, seeds)
+    if len(records) < 3 or math.isnan(r):
         return None
     _, task = np.unique([record.task_id for record in records], return_inverse=True)
     rng, members = np.random.default_rng(0), [np.flatnonzero(task == number) for number in range(task.max() + 1)]
     draws = []
     for _ in range(1000):
         chosen = np.concatenate([members[number] for number in rng.integers(len(members), size=len(members))])
-        if came_to[chosen].std() and scores[chosen].std():
-            draws.append(np.corrcoef(scores[chosen], came_to[chosen])[0, 1])
-    low, high = np.quantile(draws, [0.025, 0.975])
-    r = float(np.corrcoef(scores, came_to)[0, 1])
+        draws.append(partial_correlation(scores[chosen], came_to[chosen], seeds[chosen]))
+    low, high = np.nanquantile(draws, [0.025, 0.975])
     above = came_to > came_to.mean()
     halves = {"above": float(scores[above].mean()), "below": float(scores[~above].mean())}
     return {"n": len(records), "r": Estimate(r, float(low), float(high)), **halves}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from roleagent.agents.evaluation.statistics import Estimate
+from roleagent.agents.evaluation.statistics import Estimate, signed
 from roleagent.config import to_dict
 from roleagent.experiments.figures import (
     ArmRuns,
@@ -23,6 +23,7 @@ from roleagent.experiments.figures import (
     efficiency,
     finished,
     growth,
+    independent,
     ledger,
     origins,
     outcome,
@@ -37,7 +38,7 @@ from roleagent.experiments.figures import (
     zeros,
 )
 from roleagent.experiments.pictures import draw
-from roleagent.experiments.plan import SUCCESS, Evaluation, PaperItem, Plan
+from roleagent.experiments.plan import SUCCESS, Branch, Evaluation, PaperItem, Plan
 from roleagent.experiments.runs import Run
 from roleagent.learners.run.folder import read_config
 from roleagent.options import ConfigError
@@ -147,11 +148,14 @@ def success_rows(plan: Plan, arms: Sequence[ArmRuns]) -> Iterator[dict[str, Any]
 
 
 def difference_row(one: Difference) -> dict[str, Any]:
-    """A difference as plain numbers, in [-1, 1]; None where there is none."""
-    mean, low, high = one.over_seeds or (sum(one.gaps) / len(one.gaps), None, None)
+    """A difference as plain numbers, in [-1, 1]; None where there is none. The interval is over ``seeds``, of forks the
+    runs that they branch from (or the forks of a single one)."""
+    gaps = independent(one.gaps, one.seeds)
+    mean, low, high = one.over_seeds or (sum(gaps) / len(gaps), None, None)
     return {
         **{"arm": one.arm, "over": one.over, "temperature": one.evaluation.temperature, "measure": one.measure},
-        **{"seeds": len(one.seeds), "difference": mean, "low": low, "high": high},
+        **({"forks": len(one.seeds)} if isinstance(one.seeds[0], Branch) else {}),
+        **{"seeds": len(gaps), "difference": mean, "low": low, "high": high},
         **{"tasks_low": one.over_tasks.low, "tasks_high": one.over_tasks.high, "detectable": one.detectable},
         "p": one.mcnemar,
     }
@@ -165,8 +169,8 @@ def success_latex(plan: Plan, arms: Sequence[ArmRuns]) -> str:
         cells = []
         for evaluation in plan.evaluations:
             found = success(arm, evaluation)
-            spread = found["over_seeds"] or Estimate(found["seeds"][0], math.nan, math.nan)
-            cells += [*_latex_interval(found["all"], signed=False), *_latex_interval(spread, signed=False)]
+            spread = found["over_seeds"] or Estimate(float(np.mean(found["seeds"])), math.nan, math.nan)
+            cells += [*_latex_interval(found["all"], difference=False), *_latex_interval(spread, difference=False)]
         rows.append([latex_text(arm.name), str(len(arm.runs)), *cells])
     header = ["arm", "seeds"]
     for evaluation in plan.evaluations:
@@ -179,18 +183,19 @@ def differences_latex(found: Sequence[Difference]) -> str:
     """The differences in points, with Student's interval over seeds and the detectable difference."""
     rows = []
     for one in found:
-        spread = one.over_seeds or Estimate(one.gaps[0], math.nan, math.nan)
+        gaps = independent(one.gaps, one.seeds)
+        spread = one.over_seeds or Estimate(sum(gaps) / len(gaps), math.nan, math.nan)
         least = "--" if one.detectable is None else f"{100 * one.detectable:.1f}"
         names = (latex_text(one.arm), latex_text(one.over), latex_text(one.measure))
-        seeds = str(len(one.seeds))
-        rows.append([*names, f"{one.evaluation.temperature:g}", seeds, *_latex_interval(spread, signed=True), least])
+        at = f"{one.evaluation.temperature:g}"
+        rows.append([*names, at, str(len(gaps)), *_latex_interval(spread, difference=True), least])
     header = ["arm", "over", "measure", "temperature", "seeds", "points", "95\\,\\%", "detectable"]
     return latex_table(header, rows, left=3)
 
 
-def _latex_interval(found: Estimate, signed: bool) -> tuple[str, str]:
+def _latex_interval(found: Estimate, difference: bool) -> tuple[str, str]:
     """The cells of a value and its interval, in percent or points."""
-    value, low, high = (f"{100 * x:{'+' if signed else ''}.1f}" for x in found)
+    value, low, high = (signed(100 * x, 1) if difference else f"{100 * x:.1f}" for x in found)
     return f"${value}$", "--" if math.isnan(found.low) else f"$[{low}, {high}]$"
 
 
@@ -390,9 +395,9 @@ def _differences(found: Sequence[Difference], unit: str) -> Iterator[str]:
         f"\nPaired by {unit} and task. *Over tasks*: bootstrap over tasks for these {unit}s, without the chance of the "
         f"training. *Over {unit}s*: Student's interval of the differences by {unit}{means}, which covers other "
         f"{unit}s. *Detectable*: the difference that as many {unit}s with this spread would detect with a power of "
-        "80 %. *Alone*: episodes that only the first or only the second arm solved. *McNemar's p*: with one "
+        "about 80 %. *Alone*: episodes that only the first or only the second arm solved. *McNemar's p*: with one "
         f"{unit}; pairs of a task in several depend on "
-        "each other.\n"
+        "each other. One interval in twenty excludes 0 by chance.\n"
     )
 
 
@@ -462,8 +467,9 @@ def _spreads(plan: Plan, arms: Sequence[ArmRuns], evaluation: Evaluation) -> Ite
     for name, spread in rows:
         yield markdown_row(name, spread.shared, str(spread.pairs), f"{100 * spread.deviation:.1f}")
     yield (
-        "\nSides with nothing in common are forks of different runs after the same iteration: arms that are trained "
-        "apart vary so much. An interval of the same width needs forks in proportion to the square of the deviation.\n"
+        "\nSides with nothing in common are forks of different runs after the same iteration: arms with warm starts of "
+        "their own vary so much. An interval of the same width needs forks in proportion to the square of the "
+        "deviation.\n"
     )
 
 
@@ -542,9 +548,9 @@ def _prediction_correlation(plan: Plan, arms: Sequence[ArmRuns]) -> Iterator[str
         yield markdown_row(*("---",) * 8)
         yield from rows
         yield (
-            "\nThe interval is a bootstrap over tasks. Published, of outcomes: 0.41 over 200 rollouts. The last two "
-            "columns are means over training iterations: the correlation of a turn's score and its episode's success, "
-            "plain and within each task and state.\n"
+            "\n*r* is within seeds, whose means are taken off both. The interval is a bootstrap over tasks. Published, "
+            "of outcomes: 0.41 over 200 rollouts. The last two columns are means over training iterations: the "
+            "correlation of a turn's score and its episode's success, plain and within each task and state.\n"
         )
 
 
@@ -637,7 +643,7 @@ def _percent(found: Estimate) -> str:
 
 
 def _points(found: Estimate) -> str:
-    return f"{100 * found.value:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
+    return f"{100 * found.value:+.1f} [{signed(100 * found.low, 1)}, {signed(100 * found.high, 1)}]"
 
 
 def _number(found: Estimate | float | None) -> str:

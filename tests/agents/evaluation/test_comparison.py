@@ -29,7 +29,7 @@ SLEEP = (
 def test_the_sleep_data_come_out_as_in_the_books():
     assert spread_difference(*SLEEP) == pytest.approx((-1.58, -3.365483, 0.205483), abs=1e-4)  # Welch
     assert spread(np.subtract(*SLEEP)) == pytest.approx((-1.58, -2.459886, -0.700114), abs=1e-4)  # paired
-    assert spread_difference([1.0, 1.0], [3.0, 3.0]) == (-2.0, -2.0, -2.0)  # no spread, no division by 0
+    assert spread([0.1 + 0.2, 0.3]) is None and spread_difference([1.0, 1.0], [3.0, 3.0]) is None  # no spread
     assert spread([1.0]) is None and spread_difference([1.0], [1.0, 2.0]) is None
 
 
@@ -139,6 +139,39 @@ def test_repeats_and_seeds_are_taken_together_within_a_task(tmp_path):
     assert found["success"]["second"] == pytest.approx((3 / 4 + 1 / 4) / 4)
     assert found["seeds"]["first"] == [0.5, 1.0, 0.75] and found["seeds"]["second"] == [0.375, 0.125]
     assert found["seeds"]["difference"] == pytest.approx(0.5) and not found["seeds"]["paired"]
+
+
+def test_an_episode_without_an_outcome_is_no_gain(tmp_path):
+    """Seed 0 wins all and seed 1 nothing, on both sides; without seed 1 task a would be won always on one of them."""
+    sides = [[measured(tmp_path / f"{side}{n}", [won]) for n, won in enumerate(("abcd", ""))] for side in "xy"]
+    lines = sides[0][1].read_text().splitlines()
+    sides[0][1].write_text("\n".join([lines[0], lines[1].replace('"max_steps"', '"error"'), *lines[2:]]) + "\n")
+    found = compared(*sides)
+    assert found["success"]["difference"] == 0.0 and found["left_out"] == 1
+    with pytest.raises(ValueError, match="is named twice"):  # a second seed that is none
+        compared(sides[0][:1] * 2, sides[1])
+
+
+def test_rare_series_of_wins_have_wide_intervals():
+    """Four of 20 tasks are won in 4 of 8 episodes: that no task is won eight times says less than for four times."""
+    chances, often = np.zeros(20), 8
+    chances[:4] = 0.5
+    records = [
+        Record(str(task), "", won < chance * often, 0.0, 1, "", repeat=won)
+        for task, chance in enumerate(chances)
+        for won in range(often)
+    ]
+    highs = {row["k"]: row["pass^k"]["interval"][1] for row in summarize(records)["at_k"]}
+    assert highs[4] == pytest.approx(wilson(4 / 70 / 20 * 40, 40)[1])  # 160 episodes hold 40 fours
+    rng, hits, draws = np.random.default_rng(0), 0, 300
+    for _ in range(draws):
+        won = rng.random((20, 8)) < rng.beta(1, 3, size=(20, 1))
+        drawn = [
+            Record(str(task), "", bool(won[task, n]), 0.0, 1, "", repeat=n) for task in range(20) for n in range(8)
+        ]
+        low, high = next(row["pass^k"]["interval"] for row in summarize(drawn)["at_k"] if row["k"] == 4)
+        hits += low <= 24 / 840 <= high  # E[p⁴] of Beta(1, 3): 1·2·3·4 / (4·5·6·7)
+    assert hits / draws > 0.93
 
 
 def test_pass_at_k_is_of_one_policy_and_over_tasks(tmp_path, capsys):

@@ -364,7 +364,8 @@ def test_an_interrupted_evaluation_ends_as_if_it_had_not_been(here, capsys, agen
 
 
 def test_every_repeat_has_seeds_of_its_own(here, capsys):
-    """And repeat 1 of seed 0 is repeat 0 of seed 1; a later command may ask for more repeats of the same file."""
+    """Which no other seed has: the same episodes twice would be two seeds. A later command may ask for more repeats of
+    the same file."""
 
     def courses(path, repeat=0):
         rows = [json.loads(line) for line in (here / path).read_text().splitlines()[1:]]
@@ -375,8 +376,9 @@ def test_every_repeat_has_seeds_of_its_own(here, capsys):
     assert once["repeats"] is None
     thrice = measure(capsys, *shop, "--out", "records.jsonl", "--repeats", 3)
     assert (thrice["n"], thrice["tasks"], len(thrice["repeats"]["success"])) == (36, 12, 3)
-    other = measure(capsys, *shop, "--seed", 1)
-    assert courses("records.jsonl", 0) != courses("records.jsonl", 1) == courses(other["records"])
+    other = measure(capsys, *shop, "--seed", 1, "--repeats", 2)["records"]
+    played = [courses("records.jsonl", repeat) for repeat in range(3)] + [courses(other, repeat) for repeat in range(2)]
+    assert all(one != another for place, one in enumerate(played) for another in played[:place])
     assert thrice["repeats"]["success"][0] == once["success"]
     assert measure(capsys, *shop, "--out", "records.jsonl") == once  # asked for one, told of one
 

@@ -61,7 +61,7 @@ def test_the_end_of_a_run_fits_a_terminal_and_says_what_each_stage_brought(run):
         [TYPES[1], "20", "50.0%", "95.0%"],
     ]
     assert lines[-2] == "imitation      50.0% greedy (35% to 65%)"
-    assert lines[-1].startswith("reinforcement  +45.0 points greedy (+30 to +6")
+    assert lines[-1].startswith("reinforcement  +45.0 points greedy (+29 to +6")
     assert not any("no sign of learning" in line for line in lines)
     # The curve is of the twenty tasks that every evaluation has, all of which are won in the end.
     [axis] = [line.split() for line in lines if line.split()[:1] == ["0"]]

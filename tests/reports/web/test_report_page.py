@@ -142,7 +142,7 @@ def run_data(name="first", after=0.75, goal="heat an egg", **config):
         "revisions": None,
         "lessons": [
             {"lesson": lesson, "episodes": 8, "tasks": 3, "success": 0.5, "compared": 6}
-            | {"success_with": 0.25, "success_without": None}
+            | {"success_with": 0.25, "success_without": None, "interval": None}
             for lesson in ("", "Open the <b>drawer</b> first.")
         ],
         "suite": {
@@ -329,7 +329,7 @@ def test_a_run_is_told_at_the_top(reader, pages):
     rows = reader.see("#evaluations tbody tr")
     assert [row.split()[0] for row in rows] == ["all", "heat", "look"]
     assert "+50.0 (+47.0 to +53.0)" in rows[1] and "1 : 11" in rows[1]  # over pairs of tasks, where they are known
-    uses = "8\t3\t50.0\u202f%\t6\t25.0\u202f%\t–"
+    uses = "8\t3\t50.0\u202f%\t6\t25.0\u202f%\t–\t–"
     assert reader.see("#lessons tbody tr") == [f"any lesson\t{uses}", f"Open the <b>drawer</b> first.\t{uses}"]
     assert reader.see("#suite tbody tr") == [
         "all\t4\t100\u202f%\t50\u202f%",
