@@ -14,6 +14,7 @@ from typing import Any
 
 from roleagent.agents.evaluation.statistics import signed
 from roleagent.config import Config
+from roleagent.curricula.suite import outcomes
 from roleagent.learners.method import known_class, known_method
 from roleagent.learners.run.metrics import (
     FEWEST,
@@ -157,11 +158,13 @@ def forgetting(log: Log) -> Iterator[Finding]:
     """Held-out tasks that the start solved are lost. Success in training hides it: each iteration draws other tasks."""
     held_out, before = log.values("held_out_success"), log.evaluations.get("before", {})
     between = [one for name, one in log.evaluations.items() if name.startswith("iteration")]  # of fewer tasks
-    common = {record["task_id"] for record in (between or [before])[-1].get("records", ())}
-    solved = [bool(record["won"]) for record in before.get("records", ()) if record["task_id"] in common]
-    if len(held_out) < 2 or not solved:
+    if not before or len(held_out) < 2:
         return
-    tasks, first, last = len(common), sum(solved) / len(solved), held_out[-1]
+    common = outcomes(between[-1] if between else before)
+    solved = [won for task_id, won in outcomes(before).items() if task_id in common]
+    if not solved:
+        return
+    tasks, first, last = len(solved), sum(solved) / len(solved), held_out[-1]
     chance = 1.96 * math.sqrt((first * (1 - first) + last * (1 - last)) / tasks)
     if first - last < max(FORGOTTEN, chance):
         return
