@@ -326,7 +326,7 @@ def agent_attempts(
     def one_by_one(agent: Agent) -> Iterator[Record]:
         pool = EnvPool(lambda: env_split.base)
         for attempt in attempts:
-            stream = np.random.default_rng([seed, places[attempt.task_id], attempt.repeat])
+            stream = _stream(seed, places[attempt.task_id], attempt.repeat)
             rng.bit_generator.state = stream.bit_generator.state
             yield from play_agents(lambda: agent, pool, [attempt], 1, keep, progress)
 
@@ -423,9 +423,17 @@ def _batches(
             part = task_ids[start : start + size]
             if missing.isdisjoint(Attempt(repeat, task_id) for task_id in part):
                 continue
-            policy.reseed(int(np.random.default_rng([seed, start, repeat]).integers(2**62)))
+            policy.reseed(int(_stream(seed, start, repeat).integers(2**62)))
             policy.clear_cache()  # a cached prefix may differ in rounding
             yield repeat, part
+
+
+def _stream(seed: int, place: int, repeat: int) -> np.random.Generator:
+    """The random numbers of a task, or of the batch that begins with it, in one repeat; no other seed has them.
+
+    The repeat is last, for numpy fills with zeros: the first one has the numbers of seed and place alone.
+    """
+    return np.random.default_rng([seed, place, repeat])
 
 
 def _in_order(missing: Set[Attempt], places: Mapping[str, int]) -> list[Attempt]:

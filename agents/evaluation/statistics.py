@@ -72,6 +72,17 @@ def mean(values: Numbers, task: Numbers) -> Estimate:
     numbers = np.asarray(values, float)
     if numbers.size and numbers.min() >= 0 and numbers.max() <= 1:
         return _wilson_over_tasks(numbers, task, most=math.inf)
+    return student_mean(numbers, task)
+
+
+def student_mean(values: Numbers, task: Numbers) -> Estimate:
+    """A mean with Student's interval from the variance between tasks; a single task has none, (-∞, ∞).
+
+    Args:
+        values: ``(n,)``.
+        task: ``(n,)``, which task each belongs to.
+    """
+    numbers = np.asarray(values, float)
     center = float(numbers.mean()) if numbers.size else 0.0
     variance, tasks = _variance_of_mean(numbers - center, task)
     if tasks < 2:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from roleagent.agents.evaluation.statistics import student
+from roleagent.agents.evaluation.statistics import student_mean
 from roleagent.reports.data.load_trajectories import TrajectoryReader, complete
 from roleagent.reports.data.run_schema import LessonUse
 
@@ -75,13 +74,11 @@ def _use(lesson: str, own: _Count, everything: _Count, tasks: int) -> LessonUse:
 
 
 def _interval(gaps: Sequence[float], weights: Sequence[int]) -> tuple[float, float] | None:
-    """Student's interval of a weighted mean; None for less than two values."""
-    if len(gaps) < 2:
+    """Student's interval of a weighted mean of differences; None for less than two different ones."""
+    if len({*gaps}) < 2:
         return None
-    size, center = len(gaps), float(np.average(gaps, weights=weights))
-    deviations = np.multiply(weights, np.subtract(gaps, center)) / sum(weights)
-    half = student(size - 1) * math.sqrt(size / (size - 1) * float(deviations @ deviations))
-    return max(-1.0, center - half), min(1.0, center + half)
+    found = student_mean(np.repeat(gaps, weights), np.repeat(np.arange(len(gaps)), weights))
+    return max(-1.0, found.low), min(1.0, found.high)
 
 
 def _episodes(counts: _Count, stratum: _Stratum) -> int:

@@ -186,8 +186,6 @@ class Difference:
         seeds: the common ones; of forks the common branches.
         over_tasks: bootstrap over tasks for these seeds.
         gaps: one per seed.
-        over_seeds: Student's interval of the :func:`independent` gaps; None for a single one.
-        detectable: see :func:`detectable`.
         alone: episodes that only the first and only the second side won; None where the measure is no success.
         mcnemar: p value of these pairs, if each task was played once in all. Over several seeds pairs of the same task
             depend on each other, and the test would call too much significant.
@@ -200,10 +198,28 @@ class Difference:
     seeds: tuple[Key, ...]
     over_tasks: Estimate
     gaps: tuple[float, ...]
-    over_seeds: Estimate | None
-    detectable: float | None
     alone: tuple[int, int] | None
     mcnemar: float | None
+
+    @property
+    def independent(self) -> list[float]:
+        """The gaps that are draws of their own: :func:`independent`."""
+        return independent(self.gaps, self.seeds)
+
+    @property
+    def over_seeds(self) -> Estimate | None:
+        """The mean of the independent gaps with Student's interval; None where they have none."""
+        return statistics.spread(self.independent)
+
+    @property
+    def mean(self) -> Estimate:
+        """The mean of the independent gaps, with bounds that are NaN where they have no interval."""
+        return self.over_seeds or Estimate(float(np.mean(self.independent)), math.nan, math.nan)
+
+    @property
+    def detectable(self) -> float | None:
+        """What so many gaps with this spread detect: :func:`detectable`."""
+        return detectable(self.independent)
 
 
 def difference(first: ArmRuns, second: ArmRuns, evaluation: Evaluation, measure: str = SUCCESS) -> Difference | None:
@@ -231,8 +247,6 @@ def difference(first: ArmRuns, second: ArmRuns, evaluation: Evaluation, measure:
         seeds=seeds,
         over_tasks=Estimate(cell["difference"], *cell["interval"]),
         gaps=tuple(gaps),
-        over_seeds=statistics.spread(independent(gaps, seeds)),
-        detectable=detectable(independent(gaps, seeds)),
         alone=(pairs.count((1.0, 0.0)), pairs.count((0.0, 1.0))) if is_success(measure) else None,
         mcnemar=cell.get("p"),
     )

@@ -85,8 +85,7 @@ def forest_rows(differences: Sequence[Difference], measure: str) -> list[ForestR
     for one in differences:
         if one.measure == measure:
             name = f"temperature {one.evaluation.temperature:g}"
-            value = one.over_seeds or Estimate(one.gaps[0], math.nan, math.nan)
-            points = Estimate(*(100 * x for x in value))
+            points = Estimate(*(100 * x for x in one.mean))
             effects.setdefault(f"{one.arm} over {one.over}", {})[name] = points
     return [ForestRow(label, "", found) for label, found in effects.items()]
 

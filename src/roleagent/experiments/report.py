@@ -23,7 +23,6 @@ from roleagent.experiments.figures import (
     efficiency,
     finished,
     growth,
-    independent,
     ledger,
     origins,
     outcome,
@@ -150,12 +149,11 @@ def success_rows(plan: Plan, arms: Sequence[ArmRuns]) -> Iterator[dict[str, Any]
 def difference_row(one: Difference) -> dict[str, Any]:
     """A difference as plain numbers, in [-1, 1]; None where there is none. The interval is over ``seeds``, of forks the
     runs that they branch from (or the forks of a single one)."""
-    gaps = independent(one.gaps, one.seeds)
-    mean, low, high = one.over_seeds or (sum(gaps) / len(gaps), None, None)
+    mean, low, high = (None if math.isnan(x) else x for x in one.mean)
     return {
         **{"arm": one.arm, "over": one.over, "temperature": one.evaluation.temperature, "measure": one.measure},
         **({"forks": len(one.seeds)} if isinstance(one.seeds[0], Branch) else {}),
-        **{"seeds": len(gaps), "difference": mean, "low": low, "high": high},
+        **{"seeds": len(one.independent), "difference": mean, "low": low, "high": high},
         **{"tasks_low": one.over_tasks.low, "tasks_high": one.over_tasks.high, "detectable": one.detectable},
         "p": one.mcnemar,
     }
@@ -183,12 +181,10 @@ def differences_latex(found: Sequence[Difference]) -> str:
     """The differences in points, with Student's interval over seeds and the detectable difference."""
     rows = []
     for one in found:
-        gaps = independent(one.gaps, one.seeds)
-        spread = one.over_seeds or Estimate(sum(gaps) / len(gaps), math.nan, math.nan)
         least = "--" if one.detectable is None else f"{100 * one.detectable:.1f}"
         names = (latex_text(one.arm), latex_text(one.over), latex_text(one.measure))
         at = f"{one.evaluation.temperature:g}"
-        rows.append([*names, at, str(len(gaps)), *_latex_interval(spread, difference=True), least])
+        rows.append([*names, at, str(len(one.independent)), *_latex_interval(one.mean, difference=True), least])
     header = ["arm", "over", "measure", "temperature", "seeds", "points", "95\\,\\%", "detectable"]
     return latex_table(header, rows, left=3)
 
