@@ -5,8 +5,8 @@ reward log π_T(a) - log π(a) for each sampled token a, so the difference, time
 token's advantage, beside rewards or alone (``method=distill``). Agarwal et al. (arXiv 2306.13649) sum over the
 vocabulary; the sampled token is all that a server gives, and has the same mean.
 
-A teacher is another model of the same tokenizer, here or behind a vLLM server, or the policy itself, which reads
-something in its prompt that the policy does not know when it acts (``distill.hint``).
+A teacher is another model of the same tokenizer, here or behind a vLLM server, or the policy itself as it starts, which
+reads something in its prompt that the policy does not know when it acts (``distill.hint``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from roleagent.config import Config, ConfigError, to_dict
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.env_card import card_of
 from roleagent.envs.failures.command_noise import CommandNoise
-from roleagent.envs.wrappers.tool_tags import ToolReader
 from roleagent.failures.modes import failure_modes_of
 from roleagent.imports import load_object
 from roleagent.learners.batch import Batch, Column, segments_of
@@ -40,7 +39,7 @@ from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.logprobs import TokenScorer, find_scoring
 from roleagent.learners.run.checkpoints import Checkpoints
 from roleagent.learners.run.folder import read_config
-from roleagent.learners.sft.demonstrations import demonstrate
+from roleagent.learners.sft.demonstrations import demonstrate, plan_of
 from roleagent.options import differing, home_expanded, shown, user_path
 from roleagent.slow_notice import waiting
 from roleagent.types import ACTION, Group, Trajectory
@@ -157,7 +156,9 @@ class ServedTeacher:
 
 
 class HintedTeacher:
-    """The policy itself, with its weights before the update, which reads a hint in its prompts.
+    """The policy after the warm start, ``learner.reference``, which reads a hint in its prompts.
+
+    Its weights stay as they are: a teacher that learns with its student can move with it anywhere.
 
     Args:
         hint: what it reads about an episode. Episodes without a hint, and those that do not fit into the context with
@@ -180,7 +181,8 @@ class HintedTeacher:
                 if all(len(segment) <= most for segment in segments):
                     hinted += segments
         scores: dict[int, list[np.ndarray]] = {}
-        for segment, row in zip(hinted, learner.score(hinted, learner.config.rollout.temperature), strict=True):
+        rows = learner.score(hinted, learner.config.rollout.temperature, learner.reference)
+        for segment, row in zip(hinted, rows, strict=True):
             scores.setdefault(segment.trajectory, []).append(row[segment.token_kind == ACTION])
         # The replies of an episode are the same tokens in the same order, whatever prompts stand between them.
         replies = {index: iter(np.concatenate(rows)) for index, rows in scores.items()}
@@ -225,10 +227,7 @@ class ExpertPlan:
         if task_id not in self._plans:
             rng = self._stream("plan", task_id)
             shown = demonstrate(self._split.base, task_id, 0.0, CommandNoise((), rng), rng)
-            reader = self._split.of(task_id).reader
-            write = reader.write if isinstance(reader, ToolReader) else str
-            steps = [] if shown is None else [write(step.command) for step in shown.steps]
-            self._plans[task_id] = "\n".join(("This solves the task:", *steps)) if steps else ""
+            self._plans[task_id] = "" if shown is None else plan_of(shown, self._split.of(task_id).reader)
         return self._plans[task_id]
 
 

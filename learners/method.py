@@ -194,8 +194,11 @@ class Method:
         return False
 
     def needs_reference(self) -> bool:
-        """Whether the policy after the warm start is kept beside the one that learns; ``loss.kl`` needs it."""
-        return self.config.loss.kl > 0
+        """Whether the policy after the warm start is kept beside the one that learns.
+
+        ``loss.kl`` and ``distill.teacher=self`` need it.
+        """
+        return bool(self.config.reads_start)
 
     def finished(self, progress: Progress) -> bool:
         """Whether nothing is left to train: a run that is resumed then has its result."""

@@ -114,7 +114,6 @@ def part_shares(parts: Parts, options: RevisionConfig) -> dict[str, float]:
 def weights_of(
     batch: Sequence[Member],
     shares: Mapping[str, float],
-    prediction_weight: float = 0.0,
     text_weight: float = 0.0,
     sum_over_ranks: Callable[[float], float] = float,
 ) -> Column:
@@ -123,8 +122,7 @@ def weights_of(
     Args:
         batch: this rank's segments.
         shares: of :func:`part_shares`.
-        prediction_weight: of prediction tokens, relative to action tokens.
-        text_weight: of the world's text, where a segment marks it.
+        text_weight: of the world's text, where a segment marks it, relative to action tokens.
         sum_over_ranks: adds a number up over all ranks; every rank calls it equally often.
 
     >>> shown = Segment((5, 6, 7, 8), (0, 1, 0, 1), (0.0,) * 4, (0.0, 0.0, 0.0, 1.0))
@@ -136,7 +134,7 @@ def weights_of(
     for name in (*AGENT, *(name for name in shares if name not in AGENT)):
         share = shares.get(name, 0.0)
         places = [place for place, (part, _) in enumerate(batch) if part == name]
-        weight_of = {ACTION: share, PREDICTION: share * prediction_weight, TEXT: share * text_weight}
+        weight_of = {ACTION: share, PREDICTION: share * PREDICTION_WEIGHT, TEXT: share * text_weight}
         rows = imitation_weights([batch[place][1] for place in places], weight_of, sum_over_ranks)
         for place, row in zip(places, rows, strict=True):
             column[place] = row
@@ -364,7 +362,7 @@ def imitation_step(learner: Learner, batch: Sequence[Member], shares: Mapping[st
     true_text = config.options.revision.splice != "published" and not config.policy.path
     text_weight = config.warmstart.text_weight if true_text else 0.0
     members = [Member(part, with_text(segment) if text_weight else segment) for part, segment in batch]
-    weights = weights_of(members, shares, PREDICTION_WEIGHT, text_weight, ranks.sum)
+    weights = weights_of(members, shares, text_weight, ranks.sum)
     numbers = {name: number for number, name in enumerate(shares)}
     segments = [segment for _, segment in members]
     parts = [np.full(len(segment), numbers[part]) for part, segment in members]

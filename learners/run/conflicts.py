@@ -25,10 +25,10 @@ def check_learning(config: Config) -> None:
     method = method_of(config)
     method.check()
     loss_of(method)
-    if config.loss.kl and method.reinforces and not method.needs_reference():
+    if config.reads_start and method.reinforces and not method.needs_reference():
         raise ConfigError(
-            f"loss.kl={config.loss.kl:g} compares with the policy after the warm start, which method={config.method} "
-            "does not keep (needs_reference): set loss.kl=0"
+            f"{config.reads_start} needs the policy after the warm start, which method={config.method} does not keep "
+            "(needs_reference): leave it out"
         )
     if method.reads_world and not style_of(config.prompt.style).grows:
         raise ConfigError(

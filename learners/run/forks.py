@@ -200,7 +200,7 @@ def _copy_library(source: Path, target: Path) -> None:
 
 
 def first_with_reference(before: Config, after: Config) -> bool:
-    """Whether a fork, unlike its run, compares with the policy after the warm start (``loss.kl``)."""
+    """Whether a fork, unlike its run, needs the policy after the warm start."""
     return method_of(after).needs_reference() and not method_of(before).needs_reference()
 
 
@@ -215,8 +215,8 @@ def reference_of(run: Path, before: Config, after: Config) -> Path | None:
     path = run / "checkpoints" / _name(0) / ("adapter" if after.lora.rank else "policy")
     if not path.is_dir():
         raise ConfigError(
-            f"loss.kl={after.loss.kl:g} compares with the policy after the warm start, which {run} has not kept "
-            "(train.keep_warmstart=on): set loss.kl=0"
+            f"{after.reads_start or f'method={after.method}'} needs the policy after the warm start, which {run} "
+            "has not kept (train.keep_warmstart=on): leave it out"
         )
     return path
 

@@ -32,8 +32,10 @@ from roleagent.learners.sft.demonstrations import (
     Demonstration,
     check_reply_lengths,
     collect_demonstrations,
+    plan_of,
     texts_of,
     tokenize,
+    tokenize_with_plans,
 )
 from roleagent.tasks.grammar import TaskGrammar, TaskSpec, grammar_of
 from roleagent.types import Segment, Trajectory
@@ -91,6 +93,8 @@ class SFTData:
             for one in self.demonstrations
             for text in texts_of([one], style, config.prompt.history, readers[id(self.split.of(one.task.task_id))])
         ]
+        if config.distill.reads_plans:
+            texts += [plan_of(one, self.split.of(one.task.task_id).reader) for one in self.demonstrations]
         texts += [text for example in examples for text in (example.question, example.answer)]
         if config.prompt.notes:  # each becomes a few tokens
             texts += [*(read_templates(config.prompt.templates).revisions or REVISION_THOUGHTS), REVISED] * _THOUGHTS
@@ -114,6 +118,8 @@ class SFTData:
         simulator = ModelSimulator(policy, self._grammar, config.prompt.thinks) if config.simulator_is_model else None
         check_reply_lengths(self.split, policy, self.demonstrations, run.display.warn)
         segments = tokenize(self.split, policy, self.demonstrations, run.stream("segments"), most_fit=True)
+        if config.distill.reads_plans:
+            segments += tokenize_with_plans(self.split, policy, self.demonstrations)
         if self.failures:
             analyst = model_analyst(config, policy)
             examples = self._examples(analyst.prompts)

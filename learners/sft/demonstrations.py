@@ -40,6 +40,7 @@ from roleagent.envs.failures.scripted_episode import ScriptedEpisode
 from roleagent.envs.mixture import joined
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers.tags import ReplyReader
+from roleagent.envs.wrappers.tool_tags import ToolReader
 from roleagent.learners.batch import draw_turns, prediction_reply, prediction_text, segments_of
 from roleagent.learners.run.display import Display
 from roleagent.learners.run.run import Run
@@ -299,6 +300,23 @@ def tokenize(
     return [segment for row in rows for segment in row if len(segment) <= limit]
 
 
+def plan_of(demonstration: Demonstration, reader: ReplyReader) -> str:
+    """The expert's commands in an episode, as a note for a prompt; of tools, the calls. ``""`` without any."""
+    write = reader.write if isinstance(reader, ToolReader) else str
+    commands = [write(step.command) for step in demonstration.steps if step.imitated]
+    return "\n".join(("This solves the task:", *commands)) if commands else ""
+
+
+def tokenize_with_plans(split: EnvSplit, policy: HFPolicy, demonstrations: Sequence[Demonstration]) -> list[Segment]:
+    """Demonstrations as segments whose prompts hold their plan (:func:`plan_of`): so a policy learns to read one.
+
+    A slip is not in the plan, and what follows it leads back. Segments beyond the policy's context are left out.
+    """
+    rollout = split.without_predictions().rollout(policy)
+    rows = [segments_from(one, rollout, note=plan_of(one, split.of(one.task.task_id).reader)) for one in demonstrations]
+    return [segment for row in rows for segment in row if len(segment) <= policy.context_length]
+
+
 def check_reply_lengths(
     split: EnvSplit, policy: Policy, demonstrations: Sequence[Demonstration], warn: Callable[[str], None]
 ) -> None:
@@ -364,6 +382,7 @@ def segments_from(
     rollout: Rollout,
     corrupted_predictions: CorruptedPredictions | None = None,
     only: int | None = None,
+    note: str = "",
 ) -> list[Segment]:
     """A demonstration exactly as a rollout would have recorded it, token for token.
 
@@ -376,11 +395,12 @@ def segments_from(
         corrupted_predictions: wrong predictions that sometimes replace the true ones; they are not imitated.
         only: number of the one step with a prediction; None: every step. A detached prediction is a segment of its own
             with everything before it, so one per step would repeat most tokens as often as there are steps.
+        note: in the prompts (:class:`~roleagent.agents.rendering.Conversation`).
     """
     rollout = rollout.of(demonstration.task.task_id)
     policy, horizon = rollout.policy, rollout.horizon
     inline, detached = (rollout.prompt.predictions == form for form in ("inline", "detached"))
-    conversation = rollout.open(demonstration.observation, demonstration.info)
+    conversation = rollout.open(demonstration.observation, demonstration.info, note)
     states = demonstration.states
     turns: list[Turn] = []
     for number, step in enumerate(demonstration.steps):

@@ -3,12 +3,13 @@
 import contextlib
 import json
 import threading
+from copy import deepcopy
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 import torch
-from programs import TOY_RUN, load, overrides
+from programs import TOY_RUN, load, metrics, overrides
 from tiny import TASKS, play, qwen, world_of
 
 from roleagent.agents.policies.hf import PolicyError
@@ -46,6 +47,7 @@ class Scores:
     def __init__(self, policy, config, teacher=None):
         self.policy, self.config, self.teacher = policy, config, teacher
         self.module, self.device, self.pad_id = TokenScorer(policy.model), policy.device, 0
+        self.reference = TokenScorer(deepcopy(policy.model))
         self.engine, self.flop, self._flop_of_token = self.module, 0.0, (0, 0)
         self._collate = lambda *given: Engine._collate(self, *given)
         self.ranks = type("Alone", (), {"max": staticmethod(lambda value: value)})()
@@ -83,6 +85,12 @@ def test_the_policy_with_a_hint_scores_the_same_replies_behind_other_prompts(sty
     logged = teacher_kl(found, float)
     assert logged["teacher_kl"] == pytest.approx(-scored.mean())
     assert logged["teacher_share"] == pytest.approx(len(scored) / sum(map(len, gaps)))
+    # It is the policy as it starts: what that learns later changes no score.
+    with torch.no_grad():
+        for weights in policy.model.parameters():
+            weights.mul_(1.1)
+    later = add_teacher(learner, rollout, groups, batch)
+    assert all(map(np.array_equal, later.columns["teacher"], found.columns["teacher"]))
     silent = add_teacher(Scores(policy, world.config, HintedTeacher(lambda *_: "")), rollout, groups, batch)
     assert teacher_kl(silent, float) == {"teacher_share": 0.0}
 
@@ -164,6 +172,17 @@ def test_a_teacher_that_cannot_be_is_one_line(tmp_path, capsys, given, words):
     assert train.main(options(tmp_path, "run", *given)) == 2
     assert words in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "run").exists()
+
+
+def test_a_policy_that_teaches_itself_has_learned_to_read_plans(tmp_path):
+    updates = {}
+    for hint in ("plan", "lesson"):
+        given = ("method=distill", "distill.teacher=self", f"distill.hint={hint}", "warmstart.rounds=0")
+        assert train.main(options(tmp_path, hint, *given, "train.iterations=1")) == 0
+        updates[hint] = metrics(tmp_path / hint, "warmstart")[-1]["step"]
+    [row] = metrics(tmp_path / "plan", "train")
+    assert row["teacher_share"] == 1
+    assert updates["plan"] >= 1.8 * updates["lesson"]  # each demonstration once more, with its plan
 
 
 def test_a_teacher_that_reads_less_than_an_episode_is_refused_before_the_run_folder(tmp_path, capsys):

@@ -272,9 +272,11 @@ def test_a_model_beside_the_policy_has_a_name_of_its_own(arguments, own, tmp_pat
     assert "and 'policy' cannot be that: take letters" in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_penalty_without_its_reference_is_refused(arguments, own, tmp_path, capsys):
-    """The distance would have been to the policy itself."""
-    assert train.main([*arguments, "method=own_methods:Forgetful", "loss.kl=0.1", f"run_dir={tmp_path}/run"]) == 2
+@pytest.mark.parametrize("given", ["loss.kl=0.1", "distill.teacher=self"])
+def test_what_reads_the_start_is_refused_without_it(given, arguments, own, tmp_path, capsys):
+    """The policy would have been compared with itself."""
+    given = ["loss.kl=0", "distill.hint=lesson", given]
+    assert train.main([*arguments, "method=own_methods:Forgetful", *given, f"run_dir={tmp_path}/run"]) == 2
     assert "which method=own_methods:Forgetful does not keep" in capsys.readouterr().err.splitlines()[-1]
 
 

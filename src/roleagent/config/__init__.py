@@ -170,6 +170,13 @@ class Config:
         return limits[min(place, len(limits) - 1)] if limits else None
 
     @property
+    def reads_start(self) -> str:
+        """The option that needs the policy after the warm start beside the one that learns; ``""``: none does."""
+        if self.distill.teacher == "self":
+            return "distill.teacher=self"
+        return f"loss.kl={self.loss.kl:g}" if self.loss.kl else ""
+
+    @property
     def simulator_is_model(self) -> bool:
         """Whether a language model of the run writes training tasks."""
         return self.genenv and self.simulator.kind == "model"

@@ -362,7 +362,8 @@ class LossConfig:
 class DistillConfig:
     """A teacher that scores the policy's own tokens (docs/distillation.md)."""
 
-    teacher: PathText = ""  # a run, a Hugging Face folder, the URL of a vLLM server, or self; empty: none
+    teacher: PathText = ""  # a run, a Hugging Face folder, the URL of a vLLM server, or self, the policy after the warm
+    # start with a hint in its prompt; empty: none
     model: Text = ""  # of the server; empty: its only one
     hint: Text = "plan"  # what teacher=self reads in its prompt: plan (of the expert), lesson (the failed episode's),
     # module:function
@@ -377,6 +378,11 @@ class DistillConfig:
     def served(self) -> bool:
         """Whether the teacher is behind a server."""
         return self.teacher.startswith(("http://", "https://"))
+
+    @property
+    def reads_plans(self) -> bool:
+        """Whether the policy must read the expert's plan, which its warm start then shows it."""
+        return self.teacher == "self" and self.hint == "plan"
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)

@@ -384,8 +384,8 @@ class Plan:
                     reference_of(user_path(forks.run), config, found)
                 elif any(forks.at) and first_with_reference(config, found) and not config.train.keep_warmstart:
                     raise ConfigError(
-                        f"loss.kl={found.loss.kl:g} compares with the policy after the warm start, which the forked "
-                        "run does not keep: add train.keep_warmstart=on to the options of the experiment"
+                        f"{found.reads_start or f'method={found.method}'} needs the policy after the warm start, which "
+                        "the forked run does not keep: add train.keep_warmstart=on to the options of the experiment"
                     )
             except ConfigError as error:
                 raise ConfigError(f"the arm {name!r}: {error}") from error

@@ -198,8 +198,9 @@ def test_a_fork_with_a_penalty_compares_with_the_warm_start(finished, tmp_path):
     fork(run, 2, ["loss.kl=0.01"], tmp_path / "fork")
     assert train.main(["--resume", str(tmp_path / "fork")]) == 0
     shutil.rmtree(run / "checkpoints" / "step-500000")
-    with pytest.raises(ConfigError, match=r"which .* has not kept"):
-        fork(run, 2, ["loss.kl=0.01"], tmp_path / "other")
+    for given in (["loss.kl=0.01"], ["method=grpo", "distill.teacher=self"]):
+        with pytest.raises(ConfigError, match=rf"{given[-1]} needs .* which .* has not kept"):
+            fork(run, 2, given, tmp_path / "other")
 
 
 def test_another_method_brings_its_settings(finished):

@@ -12,8 +12,9 @@ from roleagent.config import ConfigError, load
 from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.envs.wrappers.tags import parse
 from roleagent.learners import batch
+from roleagent.learners.distillation import with_note
 from roleagent.learners.sft import demonstrations as tokenization
-from roleagent.learners.sft.demonstrations import CorruptedPredictions, demonstrate
+from roleagent.learners.sft.demonstrations import CorruptedPredictions, demonstrate, plan_of, tokenize_with_plans
 from roleagent.learners.sft.imitation import batches
 from roleagent.types import ACTION, CONTEXT, PREDICTION
 
@@ -99,6 +100,20 @@ def test_a_demonstration_is_what_a_rollout_would_have_recorded(env, template, st
     # After the last step nothing follows, and a detached prediction needs no segment of its own.
     one = style == "transcript" and "horizon" not in asked
     assert len(found) == (1 if one else len(demonstration.steps))
+
+
+@pytest.mark.parametrize("style", ["transcript", "window"])
+def test_a_plan_stands_where_a_teacher_will_read_it(env, style):
+    demonstration = noisy(env)
+    rollout, trajectory = played(demonstration, "wia=off", f"prompt.style={style}")
+    world = EnvSplit.open(load(overrides=["env.id=RoleAgent/Toy-v0", "wia=off", f"prompt.style={style}"]), "train")
+    plan = plan_of(demonstration, world.reader)
+    assert plan.splitlines()[1:] == [step.command for step in demonstration.steps if step.imitated]
+    expected = segments_of(with_note(trajectory, rollout, plan), [float(step.imitated) for step in demonstration.steps])
+    found = plain(tokenize_with_plans(world, rollout.policy, [demonstration]))
+    assert [one._replace(sampler_logprobs=()) for one in found] == [
+        one._replace(sampler_logprobs=()) for one in expected
+    ]
 
 
 def test_a_detached_prediction_is_asked_for_once_and_changes_nothing_else(env):
