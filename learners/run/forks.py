@@ -199,9 +199,11 @@ def _copy_library(source: Path, target: Path) -> None:
         raise ConfigError(f"{source} cannot be read ({error}): fork a copy of the run, or set aiw=off") from error
 
 
-def first_with_reference(before: Config, after: Config) -> bool:
-    """Whether a fork, unlike its run, needs the policy after the warm start."""
-    return method_of(after).needs_reference() and not method_of(before).needs_reference()
+def first_with_reference(before: Config, after: Config) -> str:
+    """The option with which a fork, unlike its run, needs the policy after the warm start; ``""``: it does not."""
+    if method_of(before).needs_reference() or not method_of(after).needs_reference():
+        return ""
+    return after.reads_start or f"method={after.method}"
 
 
 def reference_of(run: Path, before: Config, after: Config) -> Path | None:
@@ -210,13 +212,14 @@ def reference_of(run: Path, before: Config, after: Config) -> Path | None:
     Raises:
         ConfigError: the run has not kept it.
     """
-    if not first_with_reference(before, after):
+    reading = first_with_reference(before, after)
+    if not reading:
         return None
     path = run / "checkpoints" / _name(0) / ("adapter" if after.lora.rank else "policy")
     if not path.is_dir():
         raise ConfigError(
-            f"{after.reads_start or f'method={after.method}'} needs the policy after the warm start, which {run} "
-            "has not kept (train.keep_warmstart=on): leave it out"
+            f"{reading} needs the policy after the warm start, which {run} has not kept (train.keep_warmstart=on): "
+            "leave it out"
         )
     return path
 

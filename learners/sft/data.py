@@ -94,7 +94,7 @@ class SFTData:
             for text in texts_of([one], style, config.prompt.history, readers[id(self.split.of(one.task.task_id))])
         ]
         if config.distill.reads_plans:
-            texts += [plan_of(one, self.split.of(one.task.task_id).reader) for one in self.demonstrations]
+            texts += [plan_of(one, readers[id(self.split.of(one.task.task_id))]) for one in self.demonstrations]
         texts += [text for example in examples for text in (example.question, example.answer)]
         if config.prompt.notes:  # each becomes a few tokens
             texts += [*(read_templates(config.prompt.templates).revisions or REVISION_THOUGHTS), REVISED] * _THOUGHTS

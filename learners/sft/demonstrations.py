@@ -313,7 +313,9 @@ def tokenize_with_plans(split: EnvSplit, policy: HFPolicy, demonstrations: Seque
     A slip is not in the plan, and what follows it leads back. Segments beyond the policy's context are left out.
     """
     rollout = split.without_predictions().rollout(policy)
-    rows = [segments_from(one, rollout, note=plan_of(one, split.of(one.task.task_id).reader)) for one in demonstrations]
+    rows = [
+        segments_from(one, rollout, note=plan_of(one, rollout.of(one.task.task_id).reader)) for one in demonstrations
+    ]
     return [segment for row in rows for segment in row if len(segment) <= policy.context_length]
 
 

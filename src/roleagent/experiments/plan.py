@@ -382,10 +382,14 @@ class Plan:
                 found = forked(config, arm.options)
                 if any(forks.at) and forks.run:
                     reference_of(user_path(forks.run), config, found)
-                elif any(forks.at) and first_with_reference(config, found) and not config.train.keep_warmstart:
+                elif (
+                    any(forks.at)
+                    and not config.train.keep_warmstart
+                    and (reading := first_with_reference(config, found))
+                ):
                     raise ConfigError(
-                        f"{found.reads_start or f'method={found.method}'} needs the policy after the warm start, which "
-                        "the forked run does not keep: add train.keep_warmstart=on to the options of the experiment"
+                        f"{reading} needs the policy after the warm start, which the forked run does not "
+                        "keep: add train.keep_warmstart=on to the options of the experiment"
                     )
             except ConfigError as error:
                 raise ConfigError(f"the arm {name!r}: {error}") from error
